@@ -95,7 +95,7 @@ func (r *runner) connect(ctx context.Context) error {
 		worked, away, err := r.runStream(ctx)
 		if ctx.Err() != nil {
 			r.disconnected(nil)
-			return nil
+			break
 		}
 		r.disconnected(err)
 		if r.isOfSchedule(err) {

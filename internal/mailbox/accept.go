@@ -1,8 +1,6 @@
 package mailbox
 
 import (
-	"slices"
-
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
@@ -13,7 +11,6 @@ import (
 // NotYet. The events are never written to; they are kept until their verdict. A peer's stream must send nothing more
 // after SenderGone.
 func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Position, events []event.Ref, out *Output) {
-	b.inputs++
 	if from != Local && from != Letters {
 		b.senders[from] = struct{}{}
 	}
@@ -106,7 +103,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 		b.leaveSkipped(group.at, a, out)
 	}
 	if from.sender == Letters {
-		b.refile(group.at, seen.name, out)
+		b.refileKey(group.at, seen.name, out)
 	}
 }
 
@@ -135,33 +132,30 @@ func (b *Boxes) search(a *actor, s *span, bit uint8) *item {
 
 // searchIn returns the item of an id in an actor, an event or a visit, nil if it is not there.
 func (b *Boxes) searchIn(a *actor, s *span, bit uint8) *item {
-	if it := a.search(s.place, bit); it != nil || !a.visited {
-		return it
+	if a.running != nil && a.running.is(s.place, bit) {
+		return a.running
 	}
-	it := b.visits.of[a].head
-	for it != nil && !it.is(s.place, bit) {
-		it = it.next
+	it := a.search(s.place, bit)
+	if it == nil && a.visited {
+		it = b.visits.of[a].search(s.place, bit)
 	}
 	return it
 }
 
 // join adds a sender to the recipients of an item's verdict.
 func (b *Boxes) join(now clock.Instant, it *item, from address, e *event.Ref, out *Output) {
-	if it.first == from || slices.Contains(it.joined(), from) {
+	if it.hasSender(from) {
 		return
 	}
-	if it.others == nil {
-		it.others = new([]address)
-	}
-	if len(*it.others)+1 >= b.cfg.JoinsMax && from.sender != Letters {
-		*it.others = slices.DeleteFunc(*it.others, b.isGone)
-		if len(*it.others)+1 >= b.cfg.JoinsMax {
+	if len(it.joined())+1 >= b.cfg.JoinsMax && from.sender != Letters {
+		b.dropGone(it)
+		if len(it.joined())+1 >= b.cfg.JoinsMax {
 			b.refuseOverload(from, out)
 			return
 		}
 	}
 	b.counters.Joined++
-	*it.others = append(*it.others, from)
+	it.addSender(from)
 	it.copied = it.copied && isCopy(e)
 	if attempts, crashes := e.Failures(); attempts > it.attempts || crashes > it.crashes {
 		newer := *e // this consumer node knows of failures that the first did not
@@ -176,7 +170,7 @@ func (b *Boxes) join(now clock.Instant, it *item, from address, e *event.Ref, ou
 		b.replace(it, newer)
 	}
 	if from.sender == Letters {
-		b.refile(now, it.actor.key, out) // it no longer waits behind the other events of an unparked key
+		b.refile(now, it.actor, out) // it no longer waits behind the other events of an unparked key
 	}
 }
 

@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"hash/maphash"
+	"slices"
 	"strings"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -30,7 +31,6 @@ type item struct {
 	bit    uint8           // of its id in that span
 	copied bool            // it is a retry-topic copy whose id the broker has not confirmed
 	visit  bool            // it is a call or a reservation, see visits
-	marks  visitMarks      // if it is one
 }
 
 // joined returns the senders but the first that wait for the verdict.
@@ -39,6 +39,16 @@ func (it *item) joined() []address {
 		return nil
 	}
 	return *it.others
+}
+
+// hasSender reports whether a sender waits for the verdict.
+func (it *item) hasSender(from address) bool {
+	return it.first == from || slices.Contains(it.joined(), from)
+}
+
+func (it *item) addSender(from address) {
+	all := append(it.joined(), from)
+	it.others = &all
 }
 
 // is reports whether the item's id is the given bit of the given span.
@@ -51,33 +61,27 @@ type address struct {
 }
 
 // actor is the queue of one key that has events here. It is in exactly one queue or
-// state, named by wait. Its fields up to keyOwn serve a delivery.
+// state, named by wait. It fills two cache lines.
 type actor struct {
 	part      *part
 	running   *item
-	head      *item // waiting events, oldest first
-	tail      *item
+	itemQueue               // waiting events
 	worker    *worker       // the worker that the key sticks to
 	since     clock.Instant // when the wait began
 	heldUntil clock.Instant // the first event must not run before this
-	depth     int32         // number of waiting events, at most itemsMax
-	wait      Wait
-	keyOwn    bool // key is a copy; otherwise it lies in the memory of the first event
-	fails     bool // an event of the key has failed here, for records alone
-	visited   bool // Boxes.visits has visitors of it
 
-	key        event.Key
-	workers    uint32       // workers.generation when worker was chosen
-	place      uint32       // index in Boxes.actors
-	hash       uint32       // of the key, for Boxes.keys
-	retryIndex int32        // index in Boxes.retrying
-	inQueue    uint64       // its number in a worker's queue
-	inPart     neighbors    // its neighbours in its partition
-	id         ring.KeyHash // of the key
+	key     event.Key
+	workers uint32 // workers.generation when worker was chosen
+	place   uint32 // index in Boxes.actors
+	hash    uint32 // of the key, in Boxes.actors
+	wait    Wait
+	keyOwn  bool         // key is a copy; otherwise it lies in the memory of the first event
+	fails   bool         // an event of the key has failed here, for records alone
+	visited bool         // Boxes.visits has visitors of it
+	waitsAt uint64       // its number in a worker's queue, or its index in Boxes.retrying
+	inPart  neighbors    // its neighbours in its partition
+	id      ring.KeyHash // of the key
 }
-
-// ref returns the reference that Boxes.keys holds for the actor.
-func (a *actor) ref() uint32 { return a.place + 1 }
 
 // keepKey copies the key of an actor that outlives an event: the old key lies in the
 // event's memory, often that of a whole frame.
@@ -87,73 +91,82 @@ func (a *actor) keepKey() {
 	}
 }
 
-// search returns the item whose id has a bit of a span, or nil.
-func (a *actor) search(span uint32, bit uint8) *item {
-	if a.running != nil && a.running.is(span, bit) {
-		return a.running
+type neighbors struct{ prev, next *actor }
+
+// itemQueue is a queue of items that wait, linked by item.next.
+type itemQueue struct {
+	head, tail *item // oldest first
+	depth      int32 // their number, at most itemsMax
+}
+
+// all yields the items. The yielded item may be removed.
+func (q *itemQueue) all(yield func(*item) bool) {
+	for it := q.head; it != nil; {
+		next := it.next
+		if !yield(it) {
+			return
+		}
+		it = next
 	}
-	it := a.head
+}
+
+// search returns the item whose id has a bit of a span, or nil.
+func (q *itemQueue) search(span uint32, bit uint8) *item {
+	it := q.head
 	for it != nil && !it.is(span, bit) {
 		it = it.next
 	}
 	return it
 }
 
-type neighbors struct{ prev, next *actor }
-
-func (a *actor) pushBack(it *item) {
-	if a.tail == nil {
-		a.head = it
+func (q *itemQueue) pushBack(it *item) {
+	if q.tail == nil {
+		q.head = it
 	} else {
-		a.tail.next = it
+		q.tail.next = it
 	}
-	a.tail = it
-	a.depth++
+	q.tail = it
+	q.depth++
 }
 
-func (a *actor) pushFront(it *item) {
-	it.next = a.head
-	a.head = it
-	if a.tail == nil {
-		a.tail = it
+func (q *itemQueue) pushFront(it *item) {
+	it.next, q.head = q.head, it
+	if q.tail == nil {
+		q.tail = it
 	}
-	a.depth++
+	q.depth++
 }
 
-func (a *actor) popFront() *item {
-	it := a.head
-	a.head, it.next = it.next, nil
-	if a.head == nil {
-		a.tail = nil
+func (q *itemQueue) popFront() *item {
+	it := q.head
+	q.head, it.next = it.next, nil
+	if q.head == nil {
+		q.tail = nil
 	}
-	a.depth--
+	q.depth--
 	return it
 }
 
-// remove removes a waiting item from any position of the queue.
-func (a *actor) remove(it *item) {
-	if it == a.head {
-		a.popFront()
+// remove removes an item from any position of the queue.
+func (q *itemQueue) remove(it *item) {
+	if it == q.head {
+		q.popFront()
 		return
 	}
-	before := a.head
+	before := q.head
 	for before.next != it {
 		before = before.next
 	}
 	before.next, it.next = it.next, nil
-	if a.tail == it {
-		a.tail = before
+	if q.tail == it {
+		q.tail = before
 	}
-	a.depth--
+	q.depth--
 }
 
 // actor returns the actor of a key, or nil.
 func (b *Boxes) actor(key event.Key, hash uint32) *actor {
-	ref := b.keys.find(hash, func(ref uint32) bool { return b.actors.at(ref-1).key == key })
-	if ref == 0 {
-		return nil
-	}
-	return b.actors.at(ref - 1)
+	return b.actors.find(hash, func(a *actor) bool { return a.key == key })
 }
 
 func (b *Boxes) hashOfKey(key event.Key) uint32 {
@@ -162,10 +175,9 @@ func (b *Boxes) hashOfKey(key event.Key) uint32 {
 
 // activate creates the actor of a key.
 func (b *Boxes) activate(p *part, key event.Key, hash uint32, id ring.KeyHash) *actor {
-	a, place := b.actors.get()
+	a, place := b.actors.add(hash)
 	a.key, a.place, a.hash, a.id = key, place, hash, id
 	p.addActor(a)
-	b.keys.add(a.hash, a.ref())
 	return a
 }
 
@@ -175,6 +187,5 @@ func (b *Boxes) passivate(a *actor) {
 		delete(b.visits.of, a)
 	}
 	a.part.removeActor(a)
-	b.keys.remove(a.hash, a.ref())
-	b.actors.put(a.place)
+	b.actors.drop(a.hash, a.place)
 }

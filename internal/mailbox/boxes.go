@@ -24,10 +24,9 @@ type Boxes struct {
 	// The details of refusals, which many verdicts share.
 	notOwner, notYet, overloaded *event.Detail
 
-	parts   []part       // by partition / shards
-	keys    *index       // hash of a key → its actor
-	seed    maphash.Seed // of key hashes, so that producers cannot choose keys that collide
-	actors  slab[actor]
+	parts   []part              // by partition / shards
+	actors  table[actor]        // by hash of their keys
+	seed    maphash.Seed        // of these hashes, so that producers cannot choose keys that collide
 	spans   *spans              // of the ids of items and of the window
 	items   slab[item]          // waiting or running
 	running int                 // items that run
@@ -35,14 +34,14 @@ type Boxes struct {
 	senders map[Sender]struct{} // live peer streams that have sent events
 	owed    debts
 	window  window
-	late    []uint64 // window serials of events that finished after their partition had moved
+	late    []uint64 // the window serials behind those of events that finished after their partition had moved
 
 	workers    workers
 	ready      int   // keys in the workers' queues
 	orphans    queue // ready keys while there is no worker
 	retrying   retryHeap
-	onHold     map[event.Key]struct{} // keys that an operator holds, see Hold
-	onHoldHere int                    // keys with events here that wait until an operator releases them
+	onHold     map[event.Key]bool // keys that an operator holds, see Hold
+	onHoldHere int                // keys with events here that wait until an operator releases them
 	skips      skips
 	parks      map[event.Key]event.Park // in effect, see Park
 	onParkHere int                      // keys with events here that wait because of a park
@@ -51,7 +50,6 @@ type Boxes struct {
 
 	unpinned   clock.Instant // when Tick last called unpin
 	peerBytes  uint64        // total received from peers by this node, see unpin
-	inputs     uint64        // number of inputs: of calls of methods, each of which wakes a worker once at most
 	delivered  uint64        // number of deliveries, for their ids and turns; never decreases
 	bytes      int           // of all items, see weigh
 	counters   Counters
@@ -74,10 +72,14 @@ func newShard(cfg Config, retry outcome.Config, member string, shard, shards int
 	b := &Boxes{
 		cfg: cfg, retry: retry, member: member, shard: shard, shards: shards,
 		parts:   make([]part, count),
-		keys:    newIndex(),
+		actors:  newTable[actor](),
 		seed:    maphash.MakeSeed(),
 		spans:   newSpans(),
 		senders: make(map[Sender]struct{}),
+		onHold:  make(map[event.Key]bool),
+		parks:   make(map[event.Key]event.Park),
+		skips:   skips{known: make(map[event.Key][]event.Skip), running: make(map[event.DeliveryID]*event.Skip)},
+		owed:    debts{keys: make(map[*actor][]Sender)},
 
 		notYet:     &event.Detail{Delay: cfg.NotYetDelay},
 		overloaded: &event.Detail{Delay: cfg.OverloadedDelay},
@@ -96,7 +98,6 @@ func (b *Boxes) part(p ring.Partition) *part { return &b.parts[int(p)/b.shards] 
 // Tick makes due retries ready, expires old window ids, and wakes every worker that has
 // ready keys. It is due at Next, and when a lease is valid again.
 func (b *Boxes) Tick(now clock.Instant, out *Output) {
-	b.inputs++
 	for len(b.retrying) > 0 && !b.retrying[0].heldUntil.After(now) {
 		a := b.retrying[0]
 		b.dequeueWaiting(a)
@@ -110,11 +111,11 @@ func (b *Boxes) Tick(now clock.Instant, out *Output) {
 	}
 	for _, w := range b.workers.all {
 		if w.ready.n > 0 {
-			b.wake(w, out)
+			w.wake(out)
 		}
 	}
 	if b.visits.keeper.ready.n > 0 {
-		b.wake(&b.visits.keeper, out)
+		b.visits.keeper.wake(out)
 	}
 	b.repayAll(out)
 }

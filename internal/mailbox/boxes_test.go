@@ -159,13 +159,13 @@ func TestAnotherActorUnderTheHashIsNotTaken(t *testing.T) {
 	f := newFixture(t, nil)
 	ann, bob := f.event("ann"), f.event("bob")
 	f.accept(Local, ann, bob)
-	ref := f.actor("ann", f.hashOfKey("ann")).ref()
+	seen := f.actor("ann", f.hashOfKey("ann"))
 	for _, key := range []event.Key{"ann", "bob"} {
-		if a := f.actorSeen(&lookup{name: key, key: f.hashOfKey(key), actor: ref}); a == nil || a.key != key {
+		if a := f.actorSeen(&lookup{name: key, key: f.hashOfKey(key), actor: seen}); a == nil || a.key != key {
 			t.Errorf("for key %s found %+v", key, a)
 		}
 	}
-	if a := f.actorSeen(&lookup{name: "eve", key: f.hashOfKey("eve"), actor: ref}); a != nil {
+	if a := f.actorSeen(&lookup{name: "eve", key: f.hashOfKey("eve"), actor: seen}); a != nil {
 		t.Errorf("for a key without an actor found that of %s", a.key)
 	}
 }

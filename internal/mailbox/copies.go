@@ -16,9 +16,6 @@ import (
 // assigned the id to both, or if both have the same content; and a finished copy does not
 // mark an event of other content as finished.
 
-// content is a digest of the fields that a copy shares with its original.
-type content = event.Content
-
 // ContentOf returns the digest of what a copy of an event shares with its original.
 func ContentOf(e *event.Event) (digest event.Content) {
 	h := sha256.New()

@@ -120,7 +120,7 @@ func TestCopiesAreNotHandedOver(t *testing.T) {
 		if len(told) != test.told {
 			t.Errorf("%s: told %v, want %d ids", name, told, test.told)
 		}
-		if b.window.n != 0 || len(b.window.copies) != 0 || b.spans.places.len() != 0 {
+		if b.window.n != 0 || len(b.window.copies) != 0 || b.spans.table.len() != 0 {
 			t.Errorf("%s: %d ids and %d copies are left", name, b.window.n, len(b.window.copies))
 		}
 	}
@@ -253,7 +253,7 @@ func TestWindowWithCopies(t *testing.T) {
 				b.window.add(0, d.Partition, b.spans.add(hash, d.ID), bitOf(d.ID))
 			case "copy":
 				makeRoom()
-				d.Content = content{1, byte(entry)}
+				d.Content = event.Content{1, byte(entry)}
 				b.learn(0, &d.Finished, b.spans.add(hash, d.ID), bitOf(d.ID))
 				if copies = append(copies, d); len(copies) > countMax/copiesPart {
 					copies = copies[1:]
@@ -268,7 +268,7 @@ func TestWindowWithCopies(t *testing.T) {
 				}
 			case "late":
 				if b.window.end > b.window.first {
-					b.late = append(b.late, b.window.end-1)
+					b.late = append(b.late, b.window.end)
 					late = append(late, b.window.finished(b.window.at(b.window.end-1)).ID)
 				}
 			case "leave":
@@ -616,7 +616,7 @@ func TestLateIDsAreBounded(t *testing.T) {
 	late := func(entry int64, round uint32) {
 		t.Helper()
 		b.finish(entry, round)
-		b.late = append(b.late, b.window.end-1)
+		b.late = append(b.late, b.window.end)
 	}
 	check := func(what string) {
 		t.Helper()

@@ -100,7 +100,7 @@ func TestOnlyTheHolderMayResume(t *testing.T) {
 	if got := a.takes(event.Keeper); got != "mine" {
 		t.Fatalf("the keeper gets %q", got)
 	}
-	d := a.find(a.items.at(a.visits.by[address{Local, 4}]).delivery).delivery
+	d := a.find(a.visits.by[address{Local, 4}].delivery).delivery
 	var out Output
 	a.Finish(a.now, []event.Result{{Delivery: d, Kind: event.ResultLost}}, &out)
 	if got := a.takes(event.Keeper) + a.takes(1); got != "" {
@@ -284,8 +284,8 @@ func TestHandedOverGoesToTheNextOwner(t *testing.T) {
 	a.gate(ownership.Closed, "")
 	var out Output
 	a.Finish(a.now, []event.Result{{Delivery: d, Kind: event.ResultHandedOver}}, &out)
-	if got := codeIn(out.Answers); got != event.NotOwner.String() || len(a.Busy(ring.PartitionOf(string(a.key)))) > 0 || a.visits.n != 0 {
-		t.Errorf("answered %q, busy %v, %d visits", got, a.Busy(ring.PartitionOf(string(a.key))), a.visits.n)
+	if got := codeIn(out.Answers); got != event.NotOwner.String() || len(a.Busy(ring.PartitionOf(string(a.key)))) > 0 || len(a.visits.state) != 0 {
+		t.Errorf("answered %q, busy %v, %d visits", got, a.Busy(ring.PartitionOf(string(a.key))), len(a.visits.state))
 	}
 }
 

@@ -26,9 +26,6 @@ type debts struct {
 // its sender gets a credit when there is room.
 func (b *Boxes) refuseFull(a *actor, from address, out *Output) {
 	if a != nil && int(a.depth) >= b.cfg.DepthMax {
-		if b.owed.keys == nil {
-			b.owed.keys = make(map[*actor][]Sender)
-		}
 		b.owed.keys[a] = b.owe(b.owed.keys[a], from.sender)
 	} else {
 		b.owed.all = b.owe(b.owed.all, from.sender)
@@ -40,7 +37,7 @@ func (b *Boxes) owe(senders []Sender, from Sender) []Sender {
 	if slices.Contains(senders, from) {
 		return senders
 	}
-	return append(slices.DeleteFunc(senders, b.isSenderGone), from)
+	return append(slices.DeleteFunc(senders, b.isGone), from)
 }
 
 // repayKey gives credit for a key that an event has left, once half of its mailbox is
@@ -55,7 +52,7 @@ func (b *Boxes) repayKey(a *actor, out *Output) {
 		return
 	}
 	delete(b.owed.keys, a)
-	senders = slices.DeleteFunc(senders, b.isSenderGone)
+	senders = slices.DeleteFunc(senders, b.isGone)
 	for _, to := range senders {
 		key := event.Key(strings.Clone(string(a.key))) // it outlives the event whose memory it may lie in
 		out.Credits = append(out.Credits, Credit{To: to, Key: key, Events: max(1, room/len(senders))})
@@ -68,7 +65,7 @@ func (b *Boxes) repayAll(out *Output) {
 		return
 	}
 	for _, to := range b.owed.all {
-		if !b.isSenderGone(to) {
+		if !b.isGone(to) {
 			out.Credits = append(out.Credits, Credit{To: to, All: true})
 		}
 	}

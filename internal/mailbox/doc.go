@@ -35,11 +35,11 @@
 // parking topic, and runs the letters that come back first; skip.go sends events that an
 // operator skips to the dead letter topic. window.go and spans.go hold the ids of events that
 // are here or have finished, handover.go passes those of finished events from owner to owner,
-// and copies.go distinguishes events that claim one id. actor.go has the queue of a key,
-// ages.go the age of the oldest event, unpin.go bounds the frames that waiting events keep in
+// and copies.go distinguishes events that claim one id. actor.go has the items of a key and
+// their queue, ages.go the age of the oldest event, unpin.go bounds the frames that waiting events keep in
 // memory, and prefetch.go overlaps cache misses. visits.go has calls and reservations,
-// visitors.go their queue beside the events of a key, reservations.go the grants and the
-// holders that come back, and replies.go the answers to repeats. slab.go, index.go and
+// visitors.go their turns among the events of a key, reservations.go the grants and the
+// holders that come back, and replies.go the answers to repeats. slab.go, table.go and
 // queue.go are containers.
 //
 // # What a call costs

@@ -12,7 +12,6 @@ import (
 // Finish ends deliveries. It ignores and counts results of deliveries that are unknown
 // or have ended.
 func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
-	b.inputs++
 	b.readAhead(results)
 	for i := range results {
 		r := &results[i]
@@ -45,26 +44,18 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 		o = outcome.Of(b.retry, it.id, it.attempts, it.crashes, *r)
 	}
 	skip := b.takenBack(it.delivery)
-	if skip != nil && o.Kind == outcome.Retry && !b.skips.lease.MayDispatch(ownership.Open, now) {
-		skip = nil // another owner may run the event by now; the skip stays, for the next owner of the key
-	}
-	if skip != nil && o.Kind == outcome.Retry && !b.mayEnd(it) {
-		skip = nil // it waits as an event that was not delivered
+	if skip != nil && o.Kind == outcome.Retry && (!b.skips.lease.MayDispatch(ownership.Open, now) || !b.mayEnd(it)) {
+		skip = nil // another owner may run the event by now, or it waits as an event that was not delivered; the skip stays in effect
 	}
 	b.record(now, it, r, o, skip)
-	b.running--
-	it.delivery = 0
-	a.running, a.wait = nil, WaitNothing
-	p.running--
-
+	b.stop(it)
 	switch {
 	case outcome.IsAck(r.Kind):
 		b.counters.Done++
 		mayHandOver := !it.copied || it.id.IsSent()
 		b.settleDone(now, it, out)
-		if !p.ours() && mayHandOver {
-			b.late = append(b.late, b.window.end-1)
-			p.leaves = b.window.end
+		if mayHandOver {
+			b.leaveLate(p)
 		}
 		if skip != nil {
 			b.counters.SkippedDone++
@@ -72,8 +63,11 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 		}
 	case skip != nil:
 		b.finishSkipped(it, o, skip, out)
+	case o.Kind == outcome.DeadLetter:
+		b.counters.Rejected++
+		b.settle(it, event.Rejected, b.failure(it.ref.Event(), o), out)
 	default:
-		b.fail(now, it, o, out)
+		b.again(now, it, o, out)
 	}
 	b.repayKey(a, out)
 }
@@ -96,16 +90,6 @@ func (b *Boxes) outlived(result event.ResultKind) {
 	default:
 		b.counters.Outlived++
 	}
-}
-
-// fail applies the outcome of a failed delivery.
-func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
-	if o.Kind == outcome.DeadLetter {
-		b.counters.Rejected++
-		b.settle(it, event.Rejected, b.failure(it.ref.Event(), o), out)
-		return
-	}
-	b.again(now, it, o, out)
 }
 
 // again retries an event: by way of the retry topic, at the next owner if its partition has moved, or else here. Here it
@@ -207,9 +191,11 @@ func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 // settle answers an item's senders and frees it. The item is in no queue and does not
 // run.
 func (b *Boxes) settle(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
-	s := b.spans.at(it.span)
-	s.here.remove(it.bit)
-	b.spans.drop(s)
+	if it.span != noSpan {
+		s := b.spans.at(it.span)
+		s.here.remove(it.bit)
+		b.spans.drop(s)
+	}
 	b.answer(it, kind, detail, out)
 	b.free(it)
 }

@@ -33,15 +33,10 @@ type part struct {
 // tenure may still run.
 func (p *part) ours() bool { return p.gate == ownership.Open || p.gate == ownership.Waiting }
 
-// mayRun reports whether the gate allows a key to run.
-func (p *part) mayRun(key event.Key) bool {
-	return p.gate == ownership.Open && (len(p.withheld) == 0 || !p.withholds(key)) && (len(p.awaited) == 0 || !p.awaits(ring.HashOf(string(key))))
-}
-
-// awaits reports whether a key waits for the holder of a covered reservation.
-func (p *part) awaits(id ring.KeyHash) bool {
-	_, found := p.holderOf(id)
-	return found
+// mayRun reports whether the gate allows the key to run.
+func (a *actor) mayRun() bool {
+	_, awaited := a.part.holderOf(a.id)
+	return a.part.gate == ownership.Open && !awaited && !a.part.withholds(a.id)
 }
 
 // holderOf returns the id that may resume the reservation that a key waits for, zero if none may.
@@ -53,8 +48,8 @@ func (p *part) holderOf(id ring.KeyHash) (holder ownership.ReservationID, found 
 	return p.awaited[i].ID, true
 }
 
-func (p *part) withholds(key event.Key) bool {
-	_, found := slices.BinarySearch(p.withheld, ring.HashOf(string(key)))
+func (p *part) withholds(id ring.KeyHash) bool {
+	_, found := slices.BinarySearch(p.withheld, id)
 	return found
 }
 
@@ -79,16 +74,17 @@ func (p *part) removeActor(a *actor) {
 	a.inPart = neighbors{}
 }
 
-// SetGates moves gates, each of a partition of this shard; epoch is the newest applied
+// SetGates moves gates, those of partitions of this shard; epoch is the newest applied
 // one. Waiting events of a partition that has moved away are answered NotOwner; running
 // events continue. No delivery under an old gate begins after the call.
 func (b *Boxes) SetGates(now clock.Instant, changes []ownership.GateChange, epoch event.Position, out *Output) {
-	b.inputs++
 	if b.epoch.Before(epoch) {
 		b.epoch, b.notOwner = epoch, &event.Detail{Epoch: epoch}
 	}
 	for _, c := range changes {
-		b.setGate(now, c, out)
+		if int(c.Partition)%b.shards == b.shard {
+			b.setGate(now, c, out)
+		}
 	}
 }
 
@@ -113,9 +109,7 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 			delete(b.owed.keys, a) // its events were answered, and senders with further ones retry without a credit
 		}
 		b.endResumes(a, out)
-		if a.running == nil {
-			b.enqueue(now, a, out)
-		}
+		b.refile(now, a, out)
 		a = next
 	}
 	b.repayAll(out)
@@ -127,14 +121,12 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 
 // refuseWaiting sends the waiting events of a key to their next owner.
 func (b *Boxes) refuseWaiting(now clock.Instant, a *actor, out *Output) {
-	it := a.head
-	a.head, a.tail, a.depth, a.heldUntil = nil, nil, 0, 0
-	for it != nil {
-		next := it.next
+	waiting := a.itemQueue
+	a.itemQueue, a.heldUntil = itemQueue{}, 0
+	for it := range waiting.all {
 		b.counters.Moved++
 		b.recordEnd(now, it, history.Moved)
 		b.settle(it, event.NotOwner, b.notOwner, out)
-		it = next
 	}
 }
 
@@ -150,7 +142,7 @@ func (b *Boxes) Busy(p ring.Partition) []ring.KeyHash {
 	keys := make([]ring.KeyHash, 0, part.running)
 	for a := part.actors; a != nil; a = a.inPart.next {
 		if a.running != nil {
-			keys = append(keys, ring.HashOf(string(a.key)))
+			keys = append(keys, a.id)
 		}
 	}
 	slices.Sort(keys)

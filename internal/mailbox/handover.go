@@ -22,6 +22,14 @@ func (b *Boxes) TakeHandover(idsMax int, elsewhere func(ring.Partition) bool, ds
 	return b.window.sweepSome(idsMax, leaves, dst)
 }
 
+// leaveLate hands the newest id over if its partition has moved.
+func (b *Boxes) leaveLate(p *part) {
+	if !p.ours() {
+		p.leaves = b.window.end
+		b.late = append(b.late, p.leaves)
+	}
+}
+
 // RestartHandover makes TakeHandover look at all ids again: partitions that had no other
 // owner may have one now.
 func (b *Boxes) RestartHandover(now clock.Instant) { b.window.beginSweep(now) }
@@ -29,7 +37,6 @@ func (b *Boxes) RestartHandover(now clock.Instant) { b.window.beginSweep(now) }
 // LearnDone takes in the ids of events that earlier owners of their partitions have finished. Waiting events among them
 // are answered Done; a running one continues, and its result counts.
 func (b *Boxes) LearnDone(now clock.Instant, done []event.Finished, out *Output) {
-	b.inputs++
 	for _, d := range done {
 		hash, bit := hashOf(d.ID), bitOf(d.ID)
 		s := b.spans.find(hash, d.ID)
@@ -49,7 +56,7 @@ func (b *Boxes) LearnDone(now clock.Instant, done []event.Finished, out *Output)
 
 // compares reports whether an id that was handed over counts only for an event with the same content: it is that of a copy,
 // whose producer can have chosen it.
-func (b *Boxes) compares(d *event.Finished) bool { return d.Content != content{} && !b.signed }
+func (b *Boxes) compares(d *event.Finished) bool { return d.Content != (event.Content{}) && !b.signed }
 
 // isOf reports whether the event that is here may be the one that another member has finished.
 func (b *Boxes) isOf(it *item, d *event.Finished) bool {
@@ -66,7 +73,7 @@ func (b *Boxes) learn(at clock.Instant, d *event.Finished, s *span, bit uint8) {
 }
 
 // rememberCopy adds the id of a finished copy to the window.
-func (b *Boxes) rememberCopy(at clock.Instant, p ring.Partition, s *span, bit uint8, what content) {
+func (b *Boxes) rememberCopy(at clock.Instant, p ring.Partition, s *span, bit uint8, what event.Content) {
 	if !b.window.addCopy(at, p, s, bit, what) {
 		return
 	}
@@ -82,15 +89,11 @@ func (b *Boxes) closeGaps() {
 	for i := range b.parts {
 		marks = append(marks, &b.parts[i].leaves)
 	}
-	b.late = slices.DeleteFunc(b.late, func(serial uint64) bool { return serial < b.window.first || b.window.at(serial).is(recordDropped) })
+	b.late = slices.DeleteFunc(b.late, func(behind uint64) bool { return behind <= b.window.first || b.window.at(behind-1).is(recordDropped) })
 	for i := range b.late {
-		b.late[i]++ // the mark behind its record
 		marks = append(marks, &b.late[i])
 	}
 	b.window.closeGaps(marks)
-	for i := range b.late {
-		b.late[i]--
-	}
 }
 
 // Forget removes all ids of recently finished events and returns their number. If the
@@ -132,7 +135,5 @@ func (b *Boxes) takeOut(now clock.Instant, it *item, copied bool, out *Output) {
 	it.copied = copied // else its earlier owner vouches for the id
 	b.settleDone(now, it, out)
 	b.repayKey(a, out)
-	if a.running == nil {
-		b.enqueue(now, a, out)
-	}
+	b.refile(now, a, out)
 }

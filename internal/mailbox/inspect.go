@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"reflect"
 	"strings"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -130,10 +131,10 @@ func (b *Boxes) state(a *actor) KeyState {
 	}
 	if s.Call = it.visit; it.visit {
 		call := it.ref.Event().Call
-		s.Method, s.Deadline, s.Via, s.Fence = strings.Clone(call.Method), call.Deadline, it.first.sender, b.visits.fences[it.place]
+		s.Method, s.Deadline, s.Via, s.Fence = strings.Clone(call.Method), call.Deadline, it.first.sender, b.visits.state[it].fence
 	}
 	if a.visited {
-		s.Calls = int(b.visits.of[a].n)
+		s.Calls = int(b.visits.of[a].depth)
 	}
 	if a.wait == WaitHandler || a.wait == WaitSlot {
 		s.Worker = a.worker.id
@@ -214,10 +215,10 @@ type Stats struct {
 func (b *Boxes) addTo(s *Stats) {
 	s.Counters = s.Counters.add(b.counters)
 	s.Events += b.items.len()
-	s.Visits += b.visits.n
+	s.Visits += len(b.visits.state)
 	s.VisitsRun += b.visits.running
 	s.Reserves += b.visits.reserve
-	s.Reserved += len(b.visits.fences)
+	s.Reserved += b.visits.granted
 	s.Running += b.running
 	s.Keys += b.actors.len()
 	s.Ready += b.ready
@@ -231,36 +232,11 @@ func (b *Boxes) addTo(s *Stats) {
 	}
 }
 
+// add returns the sums of all fields.
 func (c Counters) add(d Counters) Counters {
-	c.Accepted += d.Accepted
-	c.Joined += d.Joined
-	c.Unrun += d.Unrun
-	c.Mistaken += d.Mistaken
-	c.Duplicates += d.Duplicates
-	c.Overloaded += d.Overloaded
-	c.NotOwner += d.NotOwner
-	c.NotYet += d.NotYet
-	c.Misplaced += d.Misplaced
-	c.Moved += d.Moved
-	c.Done += d.Done
-	c.Failed += d.Failed
-	c.Retried += d.Retried
-	c.Crashed += d.Crashed
-	c.Rejected += d.Rejected
-	c.Unpinned += d.Unpinned
-	c.Returned += d.Returned
-	c.Ignored += d.Ignored
-	c.Outlived += d.Outlived
-	c.Cut += d.Cut
-	c.Skipped += d.Skipped
-	c.Parked += d.Parked
-	c.SkippedDone += d.SkippedDone
-	c.Calls += d.Calls
-	c.Answered += d.Answered
-	c.Expired += d.Expired
-	c.Crowded += d.Crowded
-	c.Granted += d.Granted
-	c.Recalled += d.Recalled
-	c.Displaced += d.Displaced
+	sums, more := reflect.ValueOf(&c).Elem(), reflect.ValueOf(d)
+	for i := range sums.NumField() {
+		sums.Field(i).SetUint(sums.Field(i).Uint() + more.Field(i).Uint())
+	}
 	return c
 }

@@ -1,9 +1,8 @@
 package mailbox
 
 import (
-	"cmp"
-	"container/heap"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -57,25 +56,29 @@ type WorstKeys struct {
 	now   clock.Instant
 	which Which
 	max   int
-	heap  weighed
+	worst []*weighedKey // the worst first
 }
 
-// listAtOnce bounds one step of a list: the lock of a shard is held for about 50 µs.
-const listAtOnce = 4 * blockLen
+type weighedKey struct {
+	weight float64
+	ListedKey
+}
 
-// list is one step: it looks at the actors from a place on, and returns where to continue, 0 when
-// it is done.
-func (b *Boxes) list(from int, worst *WorstKeys) (next int) {
-	end := min(from+listAtOnce, b.actors.places())
-	for place := from; place < end; place++ {
-		if a := b.actors.at(uint32(place)); a.part != nil {
-			worst.consider(b, a)
-		}
+// walkAtOnce bounds one step of a walk: the lock of a shard is held for about 50 µs.
+const walkAtOnce = 4 * blockLen
+
+// walk calls look with all actors, and releases the lock between steps: an actor that comes meanwhile may be missing.
+func (s *shard) walk(look func(*Boxes, *actor)) {
+	for from, more := 0, true; more; from += walkAtOnce {
+		s.with(func(b *Boxes) {
+			for place := from; place < min(from+walkAtOnce, b.actors.places()); place++ {
+				if a := b.actors.at(uint32(place)); a.part != nil {
+					look(b, a)
+				}
+			}
+			more = from+walkAtOnce < b.actors.places()
+		})
 	}
-	if end == b.actors.places() {
-		return 0
-	}
-	return end
 }
 
 // first returns what runs of a key, or else the event that runs next, or without events the oldest waiting visit.
@@ -102,16 +105,14 @@ func (w *WorstKeys) consider(b *Boxes, a *actor) {
 	w.Counts.Chosen++
 	depth := int(a.depth)
 	if a.visited {
-		depth += int(b.visits.of[a].n)
+		depth += int(b.visits.of[a].depth)
 	}
 	weight := weightOf(w.now, it.cohort.at, depth, a.wait)
-	if len(w.heap) == w.max {
-		if weight <= w.heap[0].weight {
-			return
-		}
-		heap.Pop(&w.heap)
+	i := sort.Search(len(w.worst), func(i int) bool { return w.worst[i].weight < weight })
+	if i == w.max {
+		return
 	}
-	heap.Push(&w.heap, weighedKey{weight, ListedKey{
+	w.worst = slices.Insert(w.worst[:min(len(w.worst), w.max-1)], i, &weighedKey{weight, ListedKey{
 		Key: event.Key(strings.Clone(string(a.key))), Hash: a.id, KeyState: b.state(a),
 	}})
 }
@@ -134,39 +135,11 @@ func (c *KeyCounts) count(runs, fails bool) {
 func (m *Mailboxes) Keys(which Which, keysMax int) *WorstKeys {
 	worst := &WorstKeys{now: m.now(), which: which, max: keysMax}
 	for i := range m.shards {
-		for next, more := 0, true; more; more = next > 0 {
-			m.shards[i].with(func(b *Boxes) { next = b.list(next, worst) })
-		}
+		m.shards[i].walk(worst.consider)
 	}
-	slices.SortFunc(worst.heap, func(a, b weighedKey) int { return cmp.Compare(b.weight, a.weight) })
-	for _, k := range worst.heap {
+	for _, k := range worst.worst {
 		worst.Keys = append(worst.Keys, k.ListedKey)
 	}
-	worst.heap = nil
+	worst.worst = nil
 	return worst
-}
-
-type weighedKey struct {
-	weight float64
-	ListedKey
-}
-
-// weighed is a heap of keys, the one with the least weight first.
-type weighed []weighedKey
-
-var _ heap.Interface = (*weighed)(nil)
-
-func (h weighed) Len() int           { return len(h) }
-func (h weighed) Less(i, j int) bool { return h[i].weight < h[j].weight }
-func (h weighed) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-
-// Push is for container/heap only.
-func (h *weighed) Push(x any) { *h = append(*h, x.(weighedKey)) }
-
-// Pop is for container/heap only.
-func (h *weighed) Pop() any {
-	last := len(*h) - 1
-	k := (*h)[last]
-	*h = (*h)[:last]
-	return k
 }

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -16,8 +17,7 @@ import (
 // # Concurrency
 //
 // All methods are safe for concurrent use. A mutex is held for machine calls only,
-// a call takes each shard's at most once, and never two together. Skip, Unskip, Park and SetLease hold
-// leaseMu as well, which they take first. The clock is read
+// a call takes each shard's at most once, and never two together. The clock is read
 // once per call; Take reads it under the lock of each shard that it visits, as
 // ownership.Lease.MayDispatch demands. No method blocks for longer than another's
 // machine call.
@@ -30,10 +30,6 @@ type Mailboxes struct {
 	results   sync.Pool     // of *buckets[event.Result]
 
 	hot hot
-
-	leaseMu sync.Mutex      // guards the fields below
-	lease   ownership.Lease // the newest
-	leased  bool            // the shards have it, and get each later one: they may know skips or parks
 
 	unpinBytes uint64 // growth of peerBytes after which the shards check their frames
 }
@@ -94,20 +90,23 @@ func (m *Mailboxes) each(call func(*Boxes)) {
 
 // of runs a machine call on the shard of p.
 func (m *Mailboxes) of(p ring.Partition, call func(*Boxes)) {
-	m.shards[int(p)%len(m.shards)].with(call)
+	m.shards[m.shardOf(p)].with(call)
 }
 
 // ofDelivery runs a machine call on the shard of a delivery.
 func (m *Mailboxes) ofDelivery(id event.DeliveryID, call func(*Boxes)) {
-	m.shards[m.shardOf(id)].with(call)
+	m.shards[m.shardOfDelivery(id)].with(call)
 }
 
-// shardOf returns the number of the shard of a delivery, see [Boxes.newDelivery].
-func (m *Mailboxes) shardOf(id event.DeliveryID) int { return int(uint64(id) % uint64(len(m.shards))) }
+// shardOf returns the number of the shard of a partition.
+func (m *Mailboxes) shardOf(p ring.Partition) int { return int(p) % len(m.shards) }
 
 // shardOfKey returns the number of the shard of a key.
-func (m *Mailboxes) shardOfKey(key event.Key) int {
-	return int(ring.PartitionOf(string(key))) % len(m.shards)
+func (m *Mailboxes) shardOfKey(key event.Key) int { return m.shardOf(ring.PartitionOf(string(key))) }
+
+// shardOfDelivery returns the number of the shard of a delivery, see [Boxes.newDelivery].
+func (m *Mailboxes) shardOfDelivery(id event.DeliveryID) int {
+	return int(uint64(id) % uint64(len(m.shards)))
 }
 
 // Accept is [Boxes.Accept].
@@ -115,18 +114,12 @@ func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []eve
 	now, peerBytes := m.now(), m.peerBytes.Load()
 	sorted := m.events.Get().(*buckets[event.Ref])
 	defer m.events.Put(sorted)
-	sorted.fill(events, len(m.shards), func(e *event.Ref) int { return int(e.Partition()) % len(m.shards) })
-	defer sorted.reset()
 	weight := 0
-	for i := range m.shards {
-		if mine := sorted.of(i); len(mine) > 0 {
-			m.shards[i].with(func(b *Boxes) {
-				b.peerBytes = max(b.peerBytes, peerBytes)
-				b.Accept(now, from, senderEpoch, mine, out)
-				weight += b.batchBytes
-			})
-		}
-	}
+	sorted.each(m, events, func(e *event.Ref) int { return m.shardOf(e.Partition()) }, func(b *Boxes, events []event.Ref) {
+		b.peerBytes = max(b.peerBytes, peerBytes)
+		b.Accept(now, from, senderEpoch, events, out)
+		weight += b.batchBytes
+	})
 	if from != Local {
 		m.noteFrame(now, uint64(weight))
 	}
@@ -166,13 +159,9 @@ func (m *Mailboxes) Finish(results []event.Result, out *Output) {
 	now := m.now()
 	sorted := m.results.Get().(*buckets[event.Result])
 	defer m.results.Put(sorted)
-	sorted.fill(results, len(m.shards), func(r *event.Result) int { return m.shardOf(r.Delivery) })
-	defer sorted.reset()
-	for i := range m.shards {
-		if mine := sorted.of(i); len(mine) > 0 {
-			m.shards[i].with(func(b *Boxes) { b.Finish(now, mine, out) })
-		}
-	}
+	sorted.each(m, results, func(r *event.Result) int { return m.shardOfDelivery(r.Delivery) }, func(b *Boxes, results []event.Result) {
+		b.Finish(now, results, out)
+	})
 }
 
 // Cancel is [Boxes.Cancel].
@@ -205,15 +194,10 @@ func (m *Mailboxes) Told(all []Telling) {
 	m.each(func(b *Boxes) { b.Told(all) })
 }
 
-// SetGates is [Boxes.SetGates] for partitions of any shard. No delivery under an old gate
-// begins after it has returned.
+// SetGates is [Boxes.SetGates]. No delivery under an old gate begins after it has returned.
 func (m *Mailboxes) SetGates(changes []ownership.GateChange, epoch event.Position, out *Output) {
 	now := m.now()
-	var sorted buckets[ownership.GateChange]
-	sorted.fill(changes, len(m.shards), func(c *ownership.GateChange) int { return int(c.Partition) % len(m.shards) })
-	for i := range m.shards {
-		m.shards[i].with(func(b *Boxes) { b.SetGates(now, sorted.of(i), epoch, out) })
-	}
+	m.each(func(b *Boxes) { b.SetGates(now, changes, epoch, out) })
 }
 
 // Hold is [Boxes.Hold]. No delivery of these keys begins after it has returned.
@@ -230,56 +214,25 @@ func (m *Mailboxes) Release(keys []event.Key, out *Output) {
 
 // Skip is [Boxes.Skip]. No delivery of these events begins after it has returned.
 func (m *Mailboxes) Skip(skips []event.Skip, out *Output) {
-	m.leaseMu.Lock()
-	defer m.leaseMu.Unlock()
 	now := m.now()
-	m.giveLease(now, out)
 	byShard(m, skips, m.shardOfSkip, func(b *Boxes, skips []event.Skip) { b.Skip(now, skips, out) })
 }
 
 // Park is [Boxes.Park]. No delivery that it forbids begins after it has returned.
 func (m *Mailboxes) Park(parks []event.Park, out *Output) {
-	m.leaseMu.Lock()
-	defer m.leaseMu.Unlock()
 	now := m.now()
-	m.giveLease(now, out)
 	byShard(m, parks, func(p *event.Park) int { return m.shardOfKey(p.Key) }, func(b *Boxes, parks []event.Park) { b.Park(now, parks, out) })
-	m.updateLeased()
 }
 
-// giveLease gives the shards the newest lease, unless they have it, and SetLease passes on the later ones. The caller holds
-// leaseMu.
-func (m *Mailboxes) giveLease(now clock.Instant, out *Output) {
-	if !m.leased {
-		m.leased = true
-		m.each(func(b *Boxes) { b.SetLease(now, m.lease, out) })
-	}
-}
-
-// updateLeased stops passing leases on if no shard needs them any more. The caller holds leaseMu.
-func (m *Mailboxes) updateLeased() {
-	m.leased = false
-	m.each(func(b *Boxes) { m.leased = m.leased || len(b.skips.known)+len(b.skips.running)+len(b.parks) > 0 })
-}
-
-// SetLease is [Boxes.SetLease]. While nothing is skipped or parked it takes no shard's mutex.
+// SetLease is [Boxes.SetLease].
 func (m *Mailboxes) SetLease(lease ownership.Lease, out *Output) {
-	m.leaseMu.Lock()
-	defer m.leaseMu.Unlock()
-	m.lease = lease
-	if !m.leased {
-		return
-	}
 	now := m.now()
 	m.each(func(b *Boxes) { b.SetLease(now, lease, out) })
 }
 
 // Unskip is [Boxes.Unskip].
 func (m *Mailboxes) Unskip(skips []event.Skip) {
-	m.leaseMu.Lock()
-	defer m.leaseMu.Unlock()
 	byShard(m, skips, m.shardOfSkip, (*Boxes).Unskip)
-	m.updateLeased()
 }
 
 // shardOfSkip returns the number of the shard of a skip's key.
@@ -287,13 +240,7 @@ func (m *Mailboxes) shardOfSkip(s *event.Skip) int { return m.shardOfKey(s.Key) 
 
 // byShard runs a machine call on each shard that has some of the values, with these values in their order.
 func byShard[T any](m *Mailboxes, values []T, shardOf func(*T) int, call func(*Boxes, []T)) {
-	var sorted buckets[T]
-	sorted.fill(values, len(m.shards), shardOf)
-	for i := range m.shards {
-		if mine := sorted.of(i); len(mine) > 0 {
-			m.shards[i].with(func(b *Boxes) { call(b, mine) })
-		}
-	}
+	new(buckets[T]).each(m, values, shardOf, call)
 }
 
 // Running is [Boxes.Running].
@@ -358,8 +305,7 @@ func (m *Mailboxes) RestartHandover() {
 // LearnDone is [Boxes.LearnDone].
 func (m *Mailboxes) LearnDone(done []event.Finished, out *Output) {
 	now := m.now()
-	ofPartition := func(d *event.Finished) int { return int(d.Partition) % len(m.shards) }
-	byShard(m, done, ofPartition, func(b *Boxes, ids []event.Finished) { b.LearnDone(now, ids, out) })
+	byShard(m, done, func(d *event.Finished) int { return m.shardOf(d.Partition) }, func(b *Boxes, ids []event.Finished) { b.LearnDone(now, ids, out) })
 }
 
 // Inspect is [Boxes.Inspect].
@@ -382,47 +328,27 @@ func (m *Mailboxes) Stats() Stats {
 	return sum
 }
 
-// buckets sorts values by shard and keeps their order within each.
-type buckets[T any] struct {
-	values []T
-	ends   []int // shard → end of its values
+// buckets holds values by shard, in their order.
+type buckets[T any] [][]T
+
+// each is byShard. It uses the memory of the call before.
+func (b *buckets[T]) each(m *Mailboxes, values []T, shardOf func(*T) int, call func(*Boxes, []T)) {
+	b.fill(values, len(m.shards), shardOf)
+	for i, mine := range *b {
+		if len(mine) > 0 {
+			m.shards[i].with(func(b *Boxes) { call(b, mine) })
+			clear(mine) // so that they can be collected
+		}
+	}
 }
 
 func (b *buckets[T]) fill(values []T, shards int, shardOf func(*T) int) {
-	b.values = grow(b.values, len(values))
-	b.ends = grow(b.ends, shards)
-	clear(b.ends)
+	*b = slices.Grow((*b)[:0], shards)[:shards]
+	for i := range *b {
+		(*b)[i] = (*b)[i][:0]
+	}
 	for i := range values {
-		b.ends[shardOf(&values[i])]++
-	}
-	begin := 0
-	for i, count := range b.ends {
-		b.ends[i] = begin
-		begin += count
-	}
-	for i := range values { // ends[shard] moves from the start of a shard to its end
 		shard := shardOf(&values[i])
-		b.values[b.ends[shard]] = values[i]
-		b.ends[shard]++
+		(*b)[shard] = append((*b)[shard], values[i])
 	}
-}
-
-// of returns the values of a shard.
-func (b *buckets[T]) of(shard int) []T {
-	begin := 0
-	if shard > 0 {
-		begin = b.ends[shard-1]
-	}
-	return b.values[begin:b.ends[shard]]
-}
-
-// reset clears the values so that they can be collected.
-func (b *buckets[T]) reset() { clear(b.values) }
-
-// grow returns a slice of length n, in the memory of s if that suffices.
-func grow[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n)
-	}
-	return s[:n]
 }

@@ -321,7 +321,7 @@ func TestBucketsKeepTheOrderWithinAShard(t *testing.T) {
 					want = append(want, v)
 				}
 			}
-			if got := b.of(shard); !slices.Equal(got, want) {
+			if got := b[shard]; !slices.Equal(got, want) {
 				t.Errorf("shard %d of %v holds %v, want %v", shard, values, got, want)
 			}
 		}
@@ -399,9 +399,11 @@ func TestCallsReachTheirShards(t *testing.T) {
 			parks[i].State = event.NotParked
 		}
 		m.Park(parks, out)
-		if m.leased {
-			t.Error("the shards still need the lease")
-		}
+		m.each(func(b *Boxes) {
+			if n := len(b.parks); n > 0 {
+				t.Errorf("%d keys are still parked", n)
+			}
+		})
 	})
 	t.Run("windows", func(t *testing.T) {
 		m, events, out := fill(nil)

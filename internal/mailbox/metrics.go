@@ -114,17 +114,8 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, g := range m.gauges {
-		out <- g.desc
-	}
-	for _, c := range m.counts {
-		out <- c.desc
-	}
-	out <- m.oldest
-	out <- m.remembered
-	out <- m.handled
-	out <- m.queued
-	out <- m.hotBusy
+	prometheus.DescribeByCollect(m, out)
+	out <- m.hotBusy // there may be no hot key yet
 	out <- m.hotRate
 }
 

@@ -1213,10 +1213,10 @@ func (m *model) comeToRest() {
 		m.Fatalf("%d deliveries that have ended are still to be skipped", n)
 	}
 	s := m.boxes.Stats()
-	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.OnHold+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.spans.places.len()+m.boxes.keys.n != 0 {
-		m.Fatalf("something is left: %+v, %+v, %d ids, %d keys", s, m.boxes.ages, m.boxes.spans.places.len(), m.boxes.keys.n)
+	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.OnHold+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.spans.table.len()+m.boxes.actors.len() != 0 {
+		m.Fatalf("something is left: %+v, %+v, %d ids, %d keys", s, m.boxes.ages, m.boxes.spans.table.len(), m.boxes.actors.len())
 	}
-	if v := &m.boxes.visits; v.n+len(v.of)+len(v.by)+len(v.fences)+len(v.telling)+len(v.release) != 0 {
+	if v := &m.boxes.visits; len(v.state)+len(v.of)+len(v.by)+v.granted+len(v.telling) != 0 {
 		m.Fatalf("calls are left: %+v", v)
 	}
 	for p := range m.boxes.parts {

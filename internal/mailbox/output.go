@@ -1,6 +1,8 @@
 package mailbox
 
 import (
+	"slices"
+
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
@@ -68,11 +70,11 @@ func (o *Output) Reset() {
 
 // answer adds a verdict for each live sender of an item.
 func (b *Boxes) answer(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
-	if !b.isGone(it.first) {
+	if !b.isGone(it.first.sender) {
 		out.say(it.first, kind, detail)
 	}
 	for _, to := range it.joined() {
-		if !b.isGone(to) {
+		if !b.isGone(to.sender) {
 			out.say(to, kind, detail)
 		}
 	}
@@ -107,11 +109,8 @@ func (o *Output) known(key event.Key, id event.MessageID) {
 // a consumer node that sends them again joins them.
 func (b *Boxes) SenderGone(from Sender) { delete(b.senders, from) }
 
-func (b *Boxes) isGone(to address) bool {
-	return b.isSenderGone(to.sender)
-}
-
-func (b *Boxes) isSenderGone(s Sender) bool {
+// isGone reports whether nobody receives verdicts for a sender any more.
+func (b *Boxes) isGone(s Sender) bool {
 	switch s {
 	case Local, Letters:
 		return false
@@ -120,4 +119,18 @@ func (b *Boxes) isSenderGone(s Sender) bool {
 	}
 	_, alive := b.senders[s]
 	return !alive
+}
+
+// dropGone forgets the further senders of an item whose streams have ended.
+func (b *Boxes) dropGone(it *item) {
+	if it.others == nil {
+		return
+	}
+	*it.others = slices.DeleteFunc(*it.others, func(to address) bool {
+		isGone := b.isGone(to.sender)
+		if isGone {
+			delete(b.visits.by, to)
+		}
+		return isGone
+	})
 }

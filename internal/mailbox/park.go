@@ -25,21 +25,17 @@ const parkedDelay = time.Second
 // run, and all other events of the key wait behind them. Neither ends the turn of a reservation whose holder comes
 // back.
 func (b *Boxes) Park(now clock.Instant, parks []event.Park, out *Output) {
-	b.inputs++
 	for _, p := range parks {
 		if p.State == event.NotParked {
 			delete(b.parks, p.Key)
 		} else {
-			if b.parks == nil {
-				b.parks = make(map[event.Key]event.Park)
-			}
 			p.Key = event.Key(strings.Clone(string(p.Key)))
 			b.parks[p.Key] = p
 			if a := b.actor(p.Key, b.hashOfKey(p.Key)); a != nil {
 				b.parkVisits(a, out)
 			}
 		}
-		b.refile(now, p.Key, out)
+		b.refileKey(now, p.Key, out)
 	}
 	b.repayAll(out)
 }
@@ -83,7 +79,7 @@ func (b *Boxes) waitsForPark(a *actor) bool {
 		return true // without a lease
 	case event.ParkEnds:
 	}
-	for it := a.head; it != nil; it = it.next {
+	for it := range a.all {
 		if it.isLetter() {
 			if it != a.head {
 				a.remove(it)

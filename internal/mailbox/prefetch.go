@@ -1,6 +1,8 @@
 package mailbox
 
 import (
+	"slices"
+
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
@@ -16,7 +18,7 @@ type lookup struct {
 	message event.MessageID
 	name    event.Key
 	id, key uint32 // hashes of its span and its key
-	actor   uint32 // reference under the hash of the key, nearly always that of its actor; 0 if there was none
+	actor   *actor // under the hash of the key, nearly always its own; nil if there was none
 	bytes   int    // its weight
 	part    *part  // nil if there is no such partition
 }
@@ -25,7 +27,7 @@ type lookup struct {
 func (b *Boxes) lookAhead(events []event.Ref) {
 	sum := 0
 	b.batchBytes = 0
-	b.lookups = grow(b.lookups, len(events))
+	b.lookups = slices.Grow(b.lookups[:0], len(events))[:len(events)]
 	for i := range events {
 		e, seen := &events[i], &b.lookups[i]
 		seen.message, seen.name, seen.bytes, seen.part = e.MessageID(), e.Key(), weigh(e), nil
@@ -35,13 +37,13 @@ func (b *Boxes) lookAhead(events []event.Ref) {
 			seen.part = b.part(p)
 			sum += seen.part.running
 		}
-		sum += b.spans.index.peek(seen.id) + b.keys.peek(seen.key)
+		sum += b.spans.table.peek(seen.id) + b.actors.peek(seen.key)
 	}
 	fresh := 0
 	for i := range b.lookups {
 		seen := &b.lookups[i]
-		if seen.actor = b.keys.guess(seen.key); seen.actor != 0 {
-			a := b.actors.at(seen.actor - 1)
+		seen.actor = b.actors.find(seen.key, func(*actor) bool { return true })
+		if a := seen.actor; a != nil {
 			sum += a.load()
 			if len(a.key) > 0 {
 				sum += int(a.key[0])
@@ -68,10 +70,8 @@ func (b *Boxes) lookAhead(events []event.Ref) {
 // actorSeen is actor for an event that lookAhead has seen. No actor may have been
 // passivated since.
 func (b *Boxes) actorSeen(seen *lookup) *actor {
-	if seen.actor != 0 {
-		if a := b.actors.at(seen.actor - 1); a.key == seen.name {
-			return a
-		}
+	if a := seen.actor; a != nil && a.key == seen.name {
+		return a
 	}
 	return b.actor(seen.name, seen.key)
 }
@@ -93,7 +93,7 @@ func (b *Boxes) readAhead(results []event.Result) {
 			sum += b.records.hot.Peek(a.id) + b.records.attempts.Peek(i)
 		}
 		if a.head == nil { // the actor will be passivated
-			sum += b.keys.peek(a.hash)
+			sum += b.actors.peek(a.hash)
 			if a.inPart.prev != nil {
 				sum += int(a.inPart.prev.place)
 			}
@@ -112,16 +112,7 @@ func (it *item) load() int { return int(it.delivery) + int(it.bit) }
 func (a *actor) load() int { return int(a.depth) + int(a.place) }
 
 // peek loads the cell at which the search for a hash begins.
-func (x *index) peek(hash uint32) int { return int(x.cells[x.home(hash)].ref) }
-
-// guess returns the first reference under a hash, or 0: nearly always the result of find.
-func (x *index) guess(hash uint32) uint32 {
-	for at := x.home(hash); ; at = x.after(at) {
-		if e := x.cells[at]; e.ref == 0 || e.hash == hash {
-			return e.ref
-		}
-	}
-}
+func (t *table[T]) peek(hash uint32) int { return int(t.cells[t.home(hash)].ref) }
 
 // next returns the places that get will return next, at most n, in any order.
 func (s *slab[T]) next(n int) []uint32 { return s.unused[max(0, len(s.unused)-n):] }

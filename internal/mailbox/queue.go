@@ -24,13 +24,13 @@ func (q *queue) push(a *actor) {
 	if q.end-q.first == uint64(len(q.ring)) {
 		q.resize()
 	}
-	a.inQueue = q.end
+	a.waitsAt = q.end
 	q.ring[q.end&uint64(len(q.ring)-1)] = a
 	q.end++
 	q.n++
 }
 
-func (q *queue) remove(a *actor) { q.empty(a.inQueue) }
+func (q *queue) remove(a *actor) { q.empty(a.waitsAt) }
 
 // pop removes the head of a queue that is not empty.
 func (q *queue) pop() { q.empty(q.first) }

@@ -11,15 +11,15 @@ import (
 func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	b.skipWaiting(now, a, out)
 	b.parkWaiting(now, a, out)
-	visits := a.visited && b.visits.of[a].n > 0
+	visits := a.visited && b.visits.of[a].depth > 0
 	switch {
 	case a.head == nil && !visits:
 		b.passivate(a)
 	case b.resuming(now, a) != nil: // its turn continues, as that of a delivery on a held or parked key
 		b.makeReady(now, a, out)
-	case !a.part.mayRun(a.key):
+	case !a.mayRun():
 		a.wait, a.since = WaitGate, now
-	case b.isOnHold(a.key):
+	case len(b.onHold) > 0 && b.onHold[a.key]:
 		a.wait, a.since = WaitHold, now
 		b.onHoldHere++
 	case b.waitsForPark(a):
@@ -55,7 +55,15 @@ func (b *Boxes) makeReady(now clock.Instant, a *actor, out *Output) {
 	a.wait = WaitSlot
 	a.worker.ready.push(a)
 	b.ready++
-	b.wake(a.worker, out)
+	a.worker.wake(out)
+}
+
+// refile files an actor again after the reasons why it may wait have changed, unless its key runs.
+func (b *Boxes) refile(now clock.Instant, a *actor, out *Output) {
+	if a.running == nil {
+		b.dequeueWaiting(a)
+		b.enqueue(now, a, out)
+	}
 }
 
 // dequeue undoes makeReady.
@@ -74,7 +82,7 @@ func (b *Boxes) dequeueWaiting(a *actor) {
 	case WaitHandler:
 		return
 	case WaitRetry:
-		heap.Remove(&b.retrying, int(a.retryIndex))
+		heap.Remove(&b.retrying, int(a.waitsAt))
 	case WaitWorker, WaitSlot:
 		b.dequeue(a)
 	case WaitHold:
@@ -84,14 +92,6 @@ func (b *Boxes) dequeueWaiting(a *actor) {
 	case WaitNothing, WaitGate:
 	}
 	a.wait = WaitNothing
-}
-
-// wake names a worker in out.Wake, once in each call of a method of Boxes.
-func (b *Boxes) wake(w *worker, out *Output) {
-	if w.woken != b.inputs {
-		w.woken = b.inputs
-		out.Wake = append(out.Wake, w.id)
-	}
 }
 
 // retryHeap holds the actors that wait for their heldUntil, the earliest first.
@@ -105,13 +105,13 @@ func (h retryHeap) Less(i, j int) bool { return h[i].heldUntil < h[j].heldUntil 
 
 func (h retryHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].retryIndex, h[j].retryIndex = int32(i), int32(j)
+	h[i].waitsAt, h[j].waitsAt = uint64(i), uint64(j)
 }
 
 // Push is for container/heap only.
 func (h *retryHeap) Push(x any) {
 	a := x.(*actor)
-	a.retryIndex = int32(len(*h))
+	a.waitsAt = uint64(len(*h))
 	*h = append(*h, a)
 }
 

@@ -147,24 +147,6 @@ func (b *Boxes) actorOf(key ring.KeyHash) *actor {
 	return a
 }
 
-// addRunning adds to the sketch of a window the time in it that the handlers that still run have taken. It is one
-// step, like list.
-func (b *Boxes) addRunning(from int, sketch *hotkeys.Sketch, begin, end clock.Instant) (next int) {
-	if b.records == nil || b.running == 0 {
-		return 0
-	}
-	last := min(from+listAtOnce, b.actors.places())
-	for place := from; place < last; place++ {
-		if a := b.actors.at(uint32(place)); a.part != nil && a.running != nil && a.since < end {
-			sketch.AddTime(a.id, end.Sub(max(a.since, begin)))
-		}
-	}
-	if last == b.actors.places() {
-		return 0
-	}
-	return last
-}
-
 // nameAll adds the names of keys that have events here.
 func (b *Boxes) nameAll(keys []hotkeys.Count, names map[ring.KeyHash]event.Key) {
 	for _, c := range keys {

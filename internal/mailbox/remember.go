@@ -102,9 +102,11 @@ func (m *Mailboxes) CountHotKeys() {
 				b.records.hotSince = end
 			}
 		})
-		for next, more := 0, true; more; more = next > 0 {
-			m.shards[i].with(func(b *Boxes) { next = b.addRunning(next, sketch, begin, end) })
-		}
+		m.shards[i].walk(func(b *Boxes, a *actor) { // handlers that still run count with their time in the window
+			if b.records != nil && a.running != nil && a.since < end {
+				sketch.AddTime(a.id, end.Sub(max(a.since, begin)))
+			}
+		})
 		top := sketch.Top(hotkeys.TopMax) // not behind the lock: it sorts
 		m.shards[i].with(func(b *Boxes) { b.nameAll(top, names) })
 		counts = append(counts, top...)

@@ -21,10 +21,7 @@ func (b *Boxes) remember(now clock.Instant, it *item, r *event.Reply) {
 	}
 	p := it.actor.part
 	b.window.add(now, p.number, b.spans.at(it.span), it.bit)
-	if !p.ours() {
-		b.late = append(b.late, b.window.end-1)
-		p.leaves = b.window.end
-	}
+	b.leaveLate(p)
 	b.visits.replies.add(it.id, r)
 }
 

@@ -41,7 +41,7 @@ func mayResume(p *part, key ring.KeyHash, id event.MessageID, call *event.Call) 
 
 // resuming returns the visit for which its key waits, nil if it is not here. Nothing else of the key may run.
 func (b *Boxes) resuming(now clock.Instant, a *actor) *item {
-	if !a.visited || a.part.gate != ownership.Open || len(a.part.awaited) == 0 || a.part.withholds(a.key) {
+	if !a.visited || a.part.gate != ownership.Open || len(a.part.awaited) == 0 || a.part.withholds(a.id) {
 		return nil
 	}
 	holder, found := a.part.holderOf(a.id)
@@ -64,19 +64,18 @@ func (b *Boxes) SetCovers(covers bool) { b.visits.covers = covers }
 func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	b.counters.Joined++
 	delete(b.visits.by, it.first)
-	if it.first != from && !b.isGone(it.first) {
+	if it.first != from && !b.isGone(it.first.sender) {
 		out.say(it.first, event.Answered, answerOver)
 		b.tell(it.first, out)
 	}
 	it.first = from
-	b.visits.by[from] = it.place
-	if fence, runs := b.visits.fences[it.place]; runs {
-		out.say(from, event.Granted, &event.Detail{Grant: &event.Grant{Fence: fence}}) // to be renewed before anything is done
+	b.visits.by[from] = it
+	v := b.visits.state[it]
+	if v.granted {
+		out.say(from, event.Granted, &event.Detail{Grant: &event.Grant{Fence: v.fence}}) // to be renewed before anything is done
 		return
 	}
-	if it.delivery != 0 {
-		b.visits.moved[it.place] = struct{}{}
-	}
+	v.moved = it.delivery != 0
 	b.waitUntil(now, it, call.Deadline, out)
 }
 
@@ -87,16 +86,19 @@ func (it *item) isReservation() bool { return it.ref.Event().Call.Reservation }
 // the holder's request. A holder that has asked from another place since the delivery was taken may have asked after
 // the permission was computed, and gets none.
 func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
-	b.inputs++
 	it := b.find(id)
 	if it == nil || !it.visit {
 		return
 	}
-	if _, moved := b.visits.moved[it.place]; moved {
-		delete(b.visits.moved, it.place)
+	v := b.visits.state[it]
+	if v.moved {
+		v.moved = false
 		g.Remaining = 0
 	}
-	b.visits.fences[it.place] = g.Fence
+	if !v.granted {
+		b.visits.granted++
+	}
+	v.granted, v.fence = true, g.Fence
 	b.counters.Granted++
 	b.answer(it, event.Granted, &event.Detail{Grant: &g}, out)
 }
@@ -105,17 +107,15 @@ func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
 // reservation may be answered only after the final verdict has been sent; telling holds those whose verdict may not have been.
 func (b *Boxes) Renewable(from Sender, call event.Handle) (id event.DeliveryID, telling bool) {
 	at := address{from, call}
-	if place, here := b.visits.by[at]; here {
-		if _, runs := b.visits.fences[place]; runs {
-			id = b.items.at(place).delivery
-		}
+	if it := b.visits.by[at]; it != nil && b.visits.state[it].granted {
+		id = it.delivery
 	}
 	return id, b.visits.telling[at] > 0
 }
 
 // tell names the final verdict on a reservation in the output, until it has been sent.
 func (b *Boxes) tell(to address, out *Output) {
-	if b.isGone(to) {
+	if b.isGone(to.sender) {
 		return
 	}
 	b.visits.telling[to]++
@@ -125,15 +125,15 @@ func (b *Boxes) tell(to address, out *Output) {
 // endRelease is for the end of a reservation that was cancelled: if it had already ended in another way, its Cancel has freed nothing, and its
 // sender gets the verdict after all.
 func (b *Boxes) endRelease(it *item, r *event.Result) {
-	to, released := b.visits.release[it.place]
-	if !released {
+	v := b.visits.state[it]
+	if v.release == nil {
 		return
 	}
-	delete(b.visits.release, it.place)
-	b.told(to)
+	b.told(*v.release)
 	if r.Kind != event.ResultDone && it.first.sender == gone {
-		it.first = to
+		it.first = *v.release
 	}
+	v.release = nil
 }
 
 // Told says that verdicts that an output named have been sent.

@@ -36,13 +36,9 @@ func (b *Boxes) mayEnd(it *item) bool {
 // which the application gives the event up, since another owner may run it. A skip replaces an earlier one of the same
 // event.
 func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
-	b.inputs++
 	for i := range skips {
 		s := skips[i]
 		s.Key = event.Key(strings.Clone(string(s.Key)))
-		if b.skips.known == nil {
-			b.skips.known, b.skips.running = map[event.Key][]event.Skip{}, map[event.DeliveryID]*event.Skip{}
-		}
 		others := slices.DeleteFunc(b.skips.known[s.Key], func(old event.Skip) bool { return old.Event == s.Event })
 		b.skips.known[s.Key] = append(others, s)
 		a := b.actor(s.Key, b.hashOfKey(s.Key))
@@ -60,7 +56,6 @@ func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
 
 // SetLease tells the newest lease, before any Take has it: events that are to be skipped or parked leave first.
 func (b *Boxes) SetLease(now clock.Instant, lease ownership.Lease, out *Output) {
-	b.inputs++
 	b.skips.lease = lease
 	for _, key := range slices.Sorted(maps.Keys(b.skips.known)) {
 		if a := b.actor(key, b.hashOfKey(key)); a != nil {
@@ -69,7 +64,7 @@ func (b *Boxes) SetLease(now clock.Instant, lease ownership.Lease, out *Output) 
 	}
 	for _, key := range slices.Sorted(maps.Keys(b.parks)) {
 		if b.parks[key].State == event.ParkOn {
-			b.refile(now, key, out)
+			b.refileKey(now, key, out)
 		}
 	}
 	b.repayAll(out)
@@ -77,7 +72,7 @@ func (b *Boxes) SetLease(now clock.Instant, lease ownership.Lease, out *Output) 
 
 // mayLeave reports whether waiting events of a key that are to be skipped may leave it: as those that run, by the owner alone.
 func (b *Boxes) mayLeave(now clock.Instant, a *actor) bool {
-	return a.part.mayRun(a.key) && b.skips.lease.MayDispatch(a.part.gate, now)
+	return a.mayRun() && b.skips.lease.MayDispatch(a.part.gate, now)
 }
 
 // Unskip ends skips, for events that are not here or wait. A delivery that was taken back still ends as Skip says.
@@ -95,8 +90,7 @@ func (b *Boxes) Unskip(skips []event.Skip) {
 // leaveSkipped settles the waiting events of a key that are to be skipped, and files the key again if its first event was one.
 func (b *Boxes) leaveSkipped(now clock.Instant, a *actor, out *Output) {
 	if a.running == nil && b.skipsFirst(a) && b.mayLeave(now, a) {
-		b.dequeueWaiting(a)
-		b.enqueue(now, a, out)
+		b.refile(now, a, out)
 		return
 	}
 	b.skipWaiting(now, a, out)
@@ -126,8 +120,7 @@ func (b *Boxes) skipWaiting(now clock.Instant, a *actor, out *Output) {
 	if len(known) == 0 {
 		return
 	}
-	for it := a.head; it != nil; {
-		next := it.next
+	for it := range a.all {
 		if s := skipOf(known, it.id); s != nil && b.mayEnd(it) {
 			if it == a.head {
 				a.heldUntil = 0
@@ -136,7 +129,6 @@ func (b *Boxes) skipWaiting(now clock.Instant, a *actor, out *Output) {
 			b.recordEnd(now, it, history.Rejected)
 			b.settleSkipped(it, outcome.Skipped(outcome.Outcome{Attempts: it.attempts, Crashes: it.crashes}, s.Reason), *s, out)
 		}
-		it = next
 	}
 	b.repayKey(a, out)
 }

@@ -234,20 +234,15 @@ func TestMailboxesSkipInAllShards(t *testing.T) {
 	}
 }
 
-// TestMailboxesLeaseAndSkips: shards learn of leases only while something is skipped, and then of each one, the one before the skip included.
+// TestMailboxesLeaseAndSkips: shards learn of each lease, also of the one before a skip.
 func TestMailboxesLeaseAndSkips(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Shards = 2
 	m := NewMailboxes(cfg, outcome.DefaultConfig(), "me", func() clock.Instant { return clock.Instant(time.Hour) })
 	var out Output
-	calls := func() uint64 { return uint64(m.shards[0].boxes.inputs + m.shards[1].boxes.inputs) }
 	m.SetGates(openAll(), event.Position{Ledger: 1, Entry: 5}, &out)
-	before := calls()
 	m.SetLease(openLease, &out)
 	m.SetLease(ownership.Lease{}, &out)
-	if calls() != before {
-		t.Error("a lease took the shards though nothing is skipped")
-	}
 	m.Accept(Local, event.Position{Ledger: 1, Entry: 5}, event.RefsTo(&event.Event{Handle: 1, ID: skipOfEntry("k", 1).Event, Key: "k", Partition: ring.PartitionOf("k")}), &out)
 	m.Skip([]event.Skip{skipOfEntry("k", 1)}, &out)
 	if len(out.Skipped) != 0 {
@@ -257,17 +252,10 @@ func TestMailboxesLeaseAndSkips(t *testing.T) {
 	if len(out.Skipped) != 1 {
 		t.Fatal("an event that is skipped stays though there is a lease")
 	}
-	m.Unskip([]event.Skip{skipOfEntry("other", 2)}) // which nobody skips
-	before = calls()
-	m.SetLease(openLease, &out)
-	if calls() == before {
-		t.Error("shards with a skip did not learn of a lease")
-	}
-	m.Unskip([]event.Skip{skipOfEntry("k", 1)})
-	before = calls()
-	m.SetLease(openLease, &out)
-	if calls() != before {
-		t.Error("a lease took the shards after the last skip")
+	m.Accept(Local, event.Position{Ledger: 1, Entry: 5}, event.RefsTo(&event.Event{Handle: 2, ID: skipOfEntry("k", 2).Event, Key: "k", Partition: ring.PartitionOf("k")}), &out)
+	m.Skip([]event.Skip{skipOfEntry("k", 2)}, &out)
+	if len(out.Skipped) != 2 {
+		t.Fatal("an event was not skipped under the lease from before")
 	}
 }
 

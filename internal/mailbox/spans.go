@@ -18,11 +18,8 @@ type span struct {
 	part           int32 // of the batch: index / spanLen, rounded down, since -1 is one too
 	here, done     bits  // by index % spanLen; no index is in both
 	hash           uint32
-	place          uint32 // in spans.places
+	place          uint32 // in spans.table
 }
-
-// ref returns the reference that spans.index holds for the span.
-func (s *span) ref() uint32 { return s.place + 1 }
 
 // covers reports whether the span covers id.
 func (s *span) covers(id event.MessageID) bool {
@@ -47,37 +44,34 @@ func (b *bits) remove(i uint8)   { b[i/64%2] &^= 1 << (i % 64) }
 
 // spans finds the span of an id. Every span in it has a bit set.
 type spans struct {
-	places slab[span]
-	index  *index // hash of an entry and part → its span
-	last   *span  // the last one found or added, nil when it was dropped
+	table table[span] // by hash of entry and part
+	last  *span       // the last one found or added, nil when it was dropped
 }
 
 // noSpan is the span of an item without one: a call that needs no window, since nothing repeats it.
 const noSpan = 1<<32 - 1
 
-func newSpans() *spans { return &spans{index: newIndex()} }
+func newSpans() *spans { return &spans{table: newTable[span]()} }
 
-func (t *spans) at(place uint32) *span { return t.places.at(place) }
+func (t *spans) at(place uint32) *span { return t.table.at(place) }
 
 // find returns the span that covers id, whose hash is hash, or nil.
 func (t *spans) find(hash uint32, id event.MessageID) *span {
 	if t.last != nil && t.last.covers(id) {
 		return t.last
 	}
-	ref := t.index.find(hash, func(ref uint32) bool { return t.at(ref - 1).covers(id) })
-	if ref == 0 {
-		return nil
+	s := t.table.find(hash, func(s *span) bool { return s.covers(id) })
+	if s != nil {
+		t.last = s
 	}
-	t.last = t.at(ref - 1)
-	return t.last
+	return s
 }
 
 // add returns a new span that covers id. The caller must set a bit in it.
 func (t *spans) add(hash uint32, id event.MessageID) *span {
-	s, place := t.places.get()
+	s, place := t.table.add(hash)
 	s.ledger, s.entry, s.topicPartition, s.part = id.Ledger, id.Entry, id.TopicPartition, partOf(id)
 	s.hash, s.place = hash, place
-	t.index.add(hash, s.ref())
 	t.last = s
 	return s
 }
@@ -90,8 +84,7 @@ func (t *spans) drop(s *span) {
 	if t.last == s {
 		t.last = nil
 	}
-	t.index.remove(s.hash, s.ref())
-	t.places.put(s.place)
+	t.table.drop(s.hash, s.place)
 }
 
 // hashOf returns the hash of the span that covers id.

@@ -47,7 +47,7 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 func (b *Boxes) next(now clock.Instant, w *worker, a *actor) *item {
 	if a.visited {
 		v := b.visits.of[a]
-		if v.n > 0 {
+		if v.depth > 0 {
 			return b.nextOfBoth(now, w, a, v)
 		}
 		v.inTurn = 0
@@ -73,6 +73,17 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, it *item, d *event.Deliver
 	d.Generation = uint64(a.part.changes) + uint64(b.workers.generation) // both only grow
 	if d.Token != 0 {                                                    // without a token, the turns of two owners have no order
 		d.Turn = b.turn()
+	}
+}
+
+// stop undoes dispatch.
+func (b *Boxes) stop(it *item) {
+	it.delivery = 0
+	it.actor.running, it.actor.wait = nil, WaitNothing
+	b.running--
+	it.actor.part.running--
+	if it.visit {
+		b.visits.running--
 	}
 }
 

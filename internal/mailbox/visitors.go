@@ -7,9 +7,8 @@ import (
 
 // visitors holds the waiting visits of a key.
 type visitors struct {
-	head, tail *item // queue of those that wait, oldest first
-	n          int32 // length of the queue
-	inTurn     uint8 // number of visits that ran since the last event
+	itemQueue
+	inTurn uint8 // number of visits that ran since the last event
 }
 
 // visitsInTurn is the number of visits of a key that run in a row while an event of the key waits.
@@ -22,42 +21,6 @@ func (b *Boxes) visitorsOf(a *actor) *visitors {
 		b.visits.of[a], a.visited = v, true
 	}
 	return v
-}
-
-func (v *visitors) pushBack(it *item) {
-	if v.tail == nil {
-		v.head = it
-	} else {
-		v.tail.next = it
-	}
-	v.tail = it
-	v.n++
-}
-
-func (v *visitors) pushFront(it *item) {
-	it.next, v.head = v.head, it
-	if v.tail == nil {
-		v.tail = it
-	}
-	v.n++
-}
-
-// remove removes a visit from any place of the queue.
-func (v *visitors) remove(it *item) {
-	var before *item
-	for at := v.head; at != it; at = at.next {
-		before = at
-	}
-	if before == nil {
-		v.head = it.next
-	} else {
-		before.next = it.next
-	}
-	if v.tail == it {
-		v.tail = before
-	}
-	it.next = nil
-	v.n--
 }
 
 // workerOf returns the worker for the next item of a key: the keeper if the item is a reservation.
@@ -99,17 +62,9 @@ func (b *Boxes) eventMay(now clock.Instant, a *actor) bool {
 	return a.head != nil && !a.heldUntil.After(now) && !b.skipsFirst(a)
 }
 
-// refileVisited files a key again after its visits have changed, unless it runs.
-func (b *Boxes) refileVisited(now clock.Instant, a *actor, out *Output) {
-	if a.running == nil {
-		b.dequeueWaiting(a)
-		b.enqueue(now, a, out)
-	}
-}
-
 // nextOfBoth is next for a key with visits that wait. The keeper gets reservations alone, and all other workers none.
 func (b *Boxes) nextOfBoth(now clock.Instant, w *worker, a *actor, v *visitors) *item {
-	if !a.part.mayRun(a.key) {
+	if !a.mayRun() {
 		it := b.resuming(now, a)
 		if it == nil || w.id != event.Keeper {
 			return nil

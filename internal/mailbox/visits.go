@@ -18,60 +18,55 @@ import (
 // An event of a key without visits costs only a check of one flag.
 type visits struct {
 	of      map[*actor]*visitors
-	by      map[address]uint32     // address of a waiting caller → place of its call
-	n       int                    // waiting or running
-	running int                    // the running ones of n
-	reserve int                    // the reservations of n
-	all     []visit                // names of all waiting visits, and of running ones that were not taken back; may hold duplicates and ended ones
-	fences  map[uint32]event.Fence // of the reservations that run, by place
-	moved   map[uint32]struct{}    // places of running reservations that were resumed from another address before their grant
-	telling map[address]int        // number of reservations whose final verdicts may not have been sent yet, see Told
-	release map[uint32]address     // of the granted reservations that were cancelled and still run, by place
-	keeper  worker                 // the worker of reservations
-	soonest clock.Instant          // lower bound of the deadlines of visits that wait, or run and were not taken back
+	state   map[*item]*visit  // of those that wait or run
+	by      map[address]*item // address of a waiting caller → its call
+	running int               // the running ones of state
+	reserve int               // the reservations of state
+	granted int               // the granted ones of state
+	watched []*visit          // those that wait, or run and were not taken back; may hold ended ones
+	telling map[address]int   // number of reservations whose final verdicts may not have been sent yet, see Told
+	keeper  worker            // the worker of reservations
+	soonest clock.Instant     // lower bound of the deadlines of watched
 	replies replies
 	covers  bool // reservations can be covered: all members of the group know how
 }
 
-// visit names the item with that place and id, if it exists.
+// visit is the state of a call or a reservation, beside that of its item.
 type visit struct {
-	place uint32
-	id    event.MessageID
+	item    *item       // nil: it is over
+	watched bool        // visits.watched has it
+	begun   bool        // it waits, and may have run before
+	moved   bool        // a reservation that runs, and was resumed from another address before its grant
+	granted bool        // a reservation that runs, and whose holder knows
+	fence   event.Fence // of one that is granted
+	release *address    // of one that is granted, was cancelled from there, and still runs; otherwise nil
 }
-
-// visitMarks holds the fields that only a few visits need.
-type visitMarks uint8
-
-const (
-	visitBegun visitMarks = 1 << iota // it waits, and may have run before
-	visitNamed                        // visits.all names it
-)
-
-func (it *item) has(m visitMarks) bool { return it.marks&m != 0 }
 
 // gone is the sender of an item after its last caller has given up.
 const gone Sender = math.MaxUint64 - 1
 
 func (v *visits) init(cfg Config) {
-	v.of, v.by, v.soonest = make(map[*actor]*visitors), make(map[address]uint32), clock.Forever
-	v.fences, v.moved, v.keeper.id = make(map[uint32]event.Fence), make(map[uint32]struct{}), event.Keeper
-	v.telling, v.release = make(map[address]int), make(map[uint32]address)
+	v.of, v.state, v.by, v.telling = make(map[*actor]*visitors), make(map[*item]*visit), make(map[address]*item), make(map[address]int)
+	v.keeper.id, v.soonest = event.Keeper, clock.Forever
 	v.replies = replies{bytesMax: cfg.RepliesBytesMax, known: make(map[event.MessageID]*event.Reply)}
 }
 
 // The details of answers to calls and reservations that end without a reply, which many verdicts share. answerCut is for
 // an Attempted: the call waits again.
 var (
-	answerParked     = &event.Detail{Reason: "an operator has parked the key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeParked}}
-	answerCycle      = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
-	answerNotCovered = &event.Detail{Reason: "a router of the group is of a release that does not know covered reservations, or the control log is in an older version", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeNotCovered}}
-	answerBadID      = &event.Detail{Reason: "its message id is not that of a call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
-	answerMixed      = &event.Detail{Reason: "its id is that of a call and of a reservation", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
-	answerOver       = &event.Detail{Reason: "the reservation is over", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeLost}}
+	answerParked     = didNotRun(event.CodeParked, "an operator has parked the key")
+	answerCycle      = didNotRun(event.CodeCycle, "a handler of this key waits for the call")
+	answerNotCovered = didNotRun(event.CodeNotCovered, "a router of the group is of a release that does not know covered reservations, or the control log is in an older version")
+	answerBadID      = didNotRun(event.CodeUnreachable, "its message id is not that of a call")
+	answerMixed      = didNotRun(event.CodeUnreachable, "its id is that of a call and of a reservation")
+	answerOver       = didNotRun(event.CodeLost, "the reservation is over")
 	answerMayHaveRun = &event.Detail{Reason: "its handler was cut before", Reply: &event.Reply{Outcome: event.CallUnknown}}
 	answerCut        = &event.Detail{Reason: "its handler was cut"}
-	answerTooLate    = &event.Detail{Reason: "its time was up before it could begin", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}}
+	answerTooLate    = didNotRun(event.CodeTimeout, "its time was up before it could begin")
 )
+
+// didNotRun returns the detail of an answer to a call that has not run, and never will.
+func didNotRun(code, why string) *event.Detail { return event.NotRun(0, code, why).Detail }
 
 // acceptCall judges one call. A repeat of a call that is here joins it; a repeat of a call that was done gets the same answer.
 func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Position, e *event.Ref, call *event.Call, seen *lookup, out *Output) {
@@ -118,7 +113,7 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 	// A returning holder would take a refusal for the loss of its key, so only the bound of reservations applies to it, if
 	// its reservation has the usual size.
 	comesBack := call.Resume && seen.bytes <= resumeBytesMax
-	crowded := b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax
+	crowded := len(b.visits.state) >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || a != nil && a.visited && int(b.visits.of[a].depth) >= b.cfg.KeyCallsMax
 	if crowded && !comesBack || call.Reservation && b.visits.reserve >= b.reservesMax(comesBack) || b.items.len() >= itemsMax {
 		b.refuseVisit(from, out)
 		return
@@ -139,14 +134,13 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 	b.bytes += seen.bytes
 	group.items++
 	b.counters.Calls++
-	b.visits.n++
 	if call.Reservation {
 		b.visits.reserve++
 	}
-	b.visits.by[from] = place
+	b.visits.state[it], b.visits.by[from] = &visit{item: it}, it
 	b.watch(it, deadline, out)
 	b.visitorsOf(a).pushBack(it)
-	b.refileVisited(now, a, out)
+	b.refile(now, a, out)
 }
 
 // withDeadline returns a call that waits for longer.
@@ -169,13 +163,11 @@ func (b *Boxes) endVisits(a *actor, kind event.VerdictKind, detail *event.Detail
 		return
 	}
 	v := b.visits.of[a]
-	for it := v.head; it != nil; {
-		next := it.next
+	for it := range v.all {
 		if meant(it, it.ref.Event().Call) {
 			v.remove(it)
 			b.endVisit(it, kind, detail, out)
 		}
-		it = next
 	}
 }
 
@@ -191,7 +183,7 @@ func (b *Boxes) refusalOf(now clock.Instant, p *part, id ring.KeyHash, message e
 	case slices.Contains(call.Path, id):
 		return answerCycle
 	case id.Partition() != e.Partition():
-		return &event.Detail{Reason: "the call's partition is not that of its key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
+		return didNotRun(event.CodeUnreachable, "the call's partition is not that of its key")
 	case call.Resume && !mayResume(p, id, message, call): // a reservation that is not here, however long it may wait
 		return answerOver
 	case call.TTL != 0 && !call.Resume && !b.visits.covers:
@@ -203,7 +195,7 @@ func (b *Boxes) refusalOf(now clock.Instant, p *part, id ring.KeyHash, message e
 		return answerParked
 	}
 	if err := call.Check(len(e.Event().Payload)); err != nil {
-		return &event.Detail{Reason: err.Error(), Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTooLarge}}
+		return didNotRun(event.CodeTooLarge, err.Error())
 	}
 	return nil
 }
@@ -214,42 +206,20 @@ func (b *Boxes) watch(it *item, deadline clock.Instant, out *Output) {
 		b.visits.soonest = deadline
 		out.DueSooner = true
 	}
-	if it.has(visitNamed) {
+	v := b.visits.state[it]
+	if v.watched {
 		return
 	}
-	it.marks |= visitNamed
-	b.visits.all = append(b.visits.all, visit{it.place, it.id})
-	if n := len(b.visits.all); n > 64 && n > 4*b.visits.n {
+	v.watched = true
+	b.visits.watched = append(b.visits.watched, v)
+	if n := len(b.visits.watched); n > 64 && n > 4*len(b.visits.state) {
 		b.forgetVisits()
 	}
 }
 
-// forgetVisits removes the names of ended visits, and the duplicates of others: a repeat may have the place of an earlier visit.
+// forgetVisits removes those that are over from the watched ones.
 func (b *Boxes) forgetVisits() {
-	for _, v := range b.visits.all {
-		if it := b.visitAt(v); it != nil {
-			it.marks &^= visitNamed
-		}
-	}
-	kept := b.visits.all[:0]
-	for _, v := range b.visits.all {
-		if it := b.visitAt(v); it != nil && !it.has(visitNamed) {
-			it.marks |= visitNamed
-			kept = append(kept, v)
-		}
-	}
-	b.visits.all = kept
-}
-
-// visitAt returns a visit, nil if it is over. Its place may be gone: an empty slab gives up the places of a burst.
-func (b *Boxes) visitAt(v visit) *item {
-	if int(v.place) >= b.items.places() {
-		return nil
-	}
-	if it := b.items.at(v.place); it.actor != nil && it.visit && it.id == v.id {
-		return it
-	}
-	return nil
+	b.visits.watched = slices.DeleteFunc(b.visits.watched, func(v *visit) bool { return v.item == nil })
 }
 
 // joinCall adds a caller to those that wait for the answer of a call. The call waits for the last of them.
@@ -266,12 +236,12 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		out.say(from, event.Answered, answerCycle)
 		return
 	}
-	if it.first == from || slices.Contains(it.joined(), from) { // it waits already
+	if it.hasSender(from) { // it waits already
 		b.waitUntil(now, it, call.Deadline, out)
 		return
 	}
 	b.dropGone(it)
-	alone := b.isGone(it.first)
+	alone := b.isGone(it.first.sender)
 	if !alone && len(it.joined())+1 >= b.cfg.JoinsMax {
 		b.refuseVisit(from, out)
 		return
@@ -281,30 +251,13 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		delete(b.visits.by, it.first)
 		it.first = from
 	} else {
-		if it.others == nil {
-			it.others = new([]address)
-		}
-		*it.others = append(*it.others, from)
+		it.addSender(from)
 	}
-	b.visits.by[from] = it.place
-	if it.has(visitBegun) {
+	b.visits.by[from] = it
+	if b.visits.state[it].begun {
 		out.say(from, event.Attempted, answerCut)
 	}
 	b.waitUntil(now, it, call.Deadline, out)
-}
-
-// dropGone forgets the further callers of a call whose streams have ended.
-func (b *Boxes) dropGone(it *item) {
-	if it.others == nil {
-		return
-	}
-	*it.others = slices.DeleteFunc(*it.others, func(to address) bool {
-		isGone := b.isGone(to)
-		if isGone {
-			delete(b.visits.by, to)
-		}
-		return isGone
-	})
 }
 
 // waitUntil moves the deadline of a call, if that is later. If its time was up, a worker may have skipped it.
@@ -313,7 +266,7 @@ func (b *Boxes) waitUntil(now clock.Instant, it *item, deadline clock.Instant, o
 		it.ref = withDeadline(e, deadline)
 		b.watch(it, deadline, out)
 		if !e.Call.Deadline.After(now) {
-			b.refileVisited(now, it.actor, out)
+			b.refile(now, it.actor, out)
 		}
 	}
 }
@@ -324,14 +277,14 @@ func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
 		return
 	}
 	b.forgetVisits()
-	soonest, kept := clock.Forever, b.visits.all[:0]
+	soonest, kept := clock.Forever, b.visits.watched[:0]
 	var ended []*item
-	for _, v := range b.visits.all {
-		it := b.visitAt(v)
-		it.marks &^= visitNamed
+	for _, v := range b.visits.watched {
+		it := v.item
+		v.watched = false
 		switch deadline := it.ref.Event().Call.Deadline; {
 		case deadline.After(now):
-			it.marks |= visitNamed
+			v.watched = true
 			soonest, kept = min(soonest, deadline), append(kept, v)
 		case it.delivery == 0:
 			ended = append(ended, it)
@@ -339,7 +292,7 @@ func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
 			b.takeVisitBack(it, out)
 		}
 	}
-	b.visits.all, b.visits.soonest = kept, soonest
+	b.visits.watched, b.visits.soonest = kept, soonest
 	for _, it := range ended {
 		b.counters.Expired++
 		b.endWaiting(now, it, event.Answered, answerTooLate, out)
@@ -356,59 +309,53 @@ func (b *Boxes) endWaiting(now clock.Instant, it *item, kind event.VerdictKind, 
 	a := it.actor
 	b.visits.of[a].remove(it)
 	b.endVisit(it, kind, detail, out)
-	b.refileVisited(now, a, out)
+	b.refile(now, a, out)
 }
 
 // endVisit answers the callers of a visit that neither waits nor runs, and frees it. It never answers a visit that may have
 // run before as not run.
 func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
-	b.visits.n--
+	v := b.visits.state[it]
+	v.item = nil
+	delete(b.visits.state, it)
 	if it.isReservation() {
 		b.visits.reserve--
 		b.tell(it.first, out)
 	}
-	delete(b.visits.fences, it.place)
 	delete(b.visits.by, it.first)
 	for _, from := range it.joined() {
 		delete(b.visits.by, from)
 	}
-	if it.span != noSpan {
-		s := b.spans.at(it.span)
-		s.here.remove(it.bit)
-		b.spans.drop(s)
-	}
-	if it.has(visitBegun) && kind == event.Answered && detail != nil && detail.Reply.Outcome == event.CallNotRun {
+	if v.begun && kind == event.Answered && detail != nil && detail.Reply.Outcome == event.CallNotRun {
 		detail = answerMayHaveRun
 	}
-	b.answer(it, kind, detail, out)
-	b.free(it)
+	b.settle(it, kind, detail, out)
 }
 
 // Cancel removes a sender from calls. A call without another sender ends without a verdict: a waiting one at once; a running one is named
 // in out.TakeBack, and its key stays busy until Finish; if it is a granted reservation that ends with a result other
 // than done, its sender gets the verdict. Unknown calls are ignored.
 func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out *Output) {
-	b.inputs++
 	for _, h := range calls {
-		place, here := b.visits.by[address{from, h}]
-		if !here {
+		at := address{from, h}
+		it := b.visits.by[at]
+		if it == nil {
 			continue
 		}
-		delete(b.visits.by, address{from, h})
-		it := b.items.at(place)
-		if !it.leave(address{from, h}) {
+		delete(b.visits.by, at)
+		if !it.leave(at) {
 			continue
 		}
 		if it.delivery == 0 {
 			b.endWaiting(now, it, event.Answered, nil, out)
 			continue
 		}
-		if _, granted := b.visits.fences[place]; granted {
-			if before, twice := b.visits.release[place]; twice {
-				b.told(before) // it has come back since
+		if v := b.visits.state[it]; v.granted {
+			if v.release != nil {
+				b.told(*v.release) // it has come back since
 			}
-			b.visits.release[place] = address{from, h}
-			b.visits.telling[address{from, h}]++
+			v.release = &at
+			b.visits.telling[at]++
 		}
 		b.takeVisitBack(it, out)
 	}
@@ -418,11 +365,9 @@ func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out
 // leave removes a sender of an item. It reports whether none is left.
 func (it *item) leave(from address) (none bool) {
 	others := it.joined()
-	for i := range others {
-		if others[i] == from {
-			*it.others = append(others[:i], others[i+1:]...)
-			return false
-		}
+	if i := slices.Index(others, from); i >= 0 {
+		*it.others = slices.Delete(others, i, i+1)
+		return false
 	}
 	it.first = address{sender: gone}
 	if n := len(others); n > 0 {
@@ -434,20 +379,18 @@ func (it *item) leave(from address) (none bool) {
 
 // finishVisit is finish for a visit.
 func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *Output) {
-	a, p, e := it.actor, it.actor.part, it.ref.Event()
+	a, p, e, v := it.actor, it.actor.part, it.ref.Event(), b.visits.state[it]
 	o := outcome.OfCall(e.Call.Once() || e.Call.Reservation, e.Call.Deadline.After(now) && it.first.sender != gone, r)
 	b.recordVisit(now, it, r, o)
-	b.running--
-	b.visits.running--
-	it.delivery = 0
-	a.running, a.wait = nil, WaitNothing
-	p.running--
-	delete(b.visits.fences, it.place)
-	delete(b.visits.moved, it.place)
+	b.stop(it)
+	if v.granted {
+		b.visits.granted--
+	}
+	v.moved, v.granted, v.fence = false, false, event.Fence{}
 	b.endRelease(it, r)
 
 	if o.Again && (r.Kind == event.ResultCancelled || r.Kind == event.ResultLost) {
-		it.marks |= visitBegun
+		v.begun = true
 		b.answer(it, event.Attempted, answerCut, out) // before a sender gives it to another owner
 	}
 	switch {
@@ -456,9 +399,9 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	case o.Again && !e.Call.Resume && b.parkOf(a.key).State != event.NotParked:
 		b.endVisit(it, event.Answered, answerParked, out)
 	case o.Again:
-		v := b.visitorsOf(a)
-		v.inTurn -= min(v.inTurn, 1)
-		v.pushFront(it)
+		waiting := b.visitorsOf(a)
+		waiting.inTurn -= min(waiting.inTurn, 1)
+		waiting.pushFront(it)
 		b.watch(it, e.Call.Deadline, out)
 	case o.Reply.Outcome == event.CallReplied:
 		b.counters.Answered++

@@ -71,8 +71,8 @@ func TestRepeatedAsksCostNoMore(t *testing.T) {
 					}
 					before = e.Handle
 				}
-				if n := len(f.visits.all); n > 100 || f.visits.n != 1 {
-					t.Errorf("%d visits have %d names", f.visits.n, n)
+				if n := len(f.visits.watched); n > 100 || len(f.visits.state) != 1 {
+					t.Errorf("%d visits have %d names", len(f.visits.state), n)
 				}
 				a, id := f.actor("key", f.hashOfKey("key")), event.CallMessageID("key", "id", 0)
 				if it := f.searchIn(a, f.spans.find(hashOf(id), id), bitOf(id)); it == nil || it.id != id {
@@ -80,12 +80,12 @@ func TestRepeatedAsksCostNoMore(t *testing.T) {
 				}
 				f.out.Reset()
 				f.Tick(f.now.Add(500*time.Second), &f.out)
-				if f.visits.n != 1 {
+				if len(f.visits.state) != 1 {
 					t.Error("it ends before the last of its deadlines")
 				}
 				f.Tick(f.now.Add(time.Hour), &f.out)
-				if s := f.Stats(); s.Visits != 0 || s.Expired != 1 || len(f.visits.all) != 0 {
-					t.Errorf("%d visits are left with %d names, %d have expired", s.Visits, len(f.visits.all), s.Expired)
+				if s := f.Stats(); s.Visits != 0 || s.Expired != 1 || len(f.visits.watched) != 0 {
+					t.Errorf("%d visits are left with %d names, %d have expired", s.Visits, len(f.visits.watched), s.Expired)
 				}
 			})
 		}

@@ -35,7 +35,7 @@ type window struct {
 	// copies holds the content of finished retry-topic copies by id, since every producer of
 	// that topic can choose the id. No serial of theirs is less than copiesFrom. Of these ids only those that a router
 	// has given are handed over when a partition moves, with the content.
-	copies     map[event.MessageID]content
+	copies     map[event.MessageID]event.Content
 	copiesFrom uint64
 }
 
@@ -73,8 +73,8 @@ func newWindow(spans *spans, bytesMax int, ageMax time.Duration) window {
 	countMax := max(1, bytesMax/recordBytes)
 	return window{
 		countMax: countMax, ageMax: ageMax, spans: spans,
-		records: make([]record, min(indexMin, countMax)), first: 1, end: 1, young: ever,
-		copies: make(map[event.MessageID]content),
+		records: make([]record, min(cellsMin, countMax)), first: 1, end: 1, young: ever,
+		copies: make(map[event.MessageID]event.Content),
 	}
 }
 
@@ -95,7 +95,7 @@ func (w *window) add(at clock.Instant, p ring.Partition, s *span, bit uint8) {
 }
 
 // addCopy is add for the id of a copy. If there are too many of them, the oldest is forgotten, which it reports.
-func (w *window) addCopy(at clock.Instant, p ring.Partition, s *span, bit uint8, what content) (forgot bool) {
+func (w *window) addCopy(at clock.Instant, p ring.Partition, s *span, bit uint8, what event.Content) (forgot bool) {
 	w.add(at, p, s, bit)
 	w.at(w.end - 1).flags |= recordCopied
 	w.copies[s.id(bit)] = what
@@ -192,14 +192,11 @@ const sweepMax = 1 << 14
 // since ids that other members handed over here lie behind younger ones. It reads records
 // in memory order, so that those that stay cost little.
 func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
-	for looked := 0; looked < sweepMax && idsMax > 0 && w.sweep > w.first; looked++ {
+	full := len(dst) + idsMax
+	for looked := 0; looked < sweepMax && len(dst) < full && w.sweep > w.first; looked++ {
 		w.sweep--
 		if r := w.at(w.sweep); !r.is(recordDropped) && !r.at.Before(w.young) && leaves(w.sweep, r.partition) {
-			if w.mayHandOver(r) {
-				dst = append(dst, w.finished(r))
-				idsMax--
-			}
-			w.forget(w.sweep)
+			dst = w.handOver(w.sweep, dst)
 		}
 	}
 	w.trim()
@@ -209,25 +206,27 @@ func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partiti
 	return dst, w.sweep > w.first
 }
 
-// mayHandOver reports whether the id of a record may be handed over: the broker has assigned it, or a router has, to
-// an event that it has published. Aliases, and ids of other unsigned copies, may not.
-func (w *window) mayHandOver(r *record) bool {
-	s := w.spans.at(r.span)
-	return s.ledger >= 0 && (!r.is(recordCopied) || s.id(r.bit).IsSent())
+// handOver removes an id, and appends it to dst if the broker has assigned it, or a router has, to an event that it has
+// published. Aliases, and ids of other unsigned copies, are not handed over.
+func (w *window) handOver(serial uint64, dst []event.Finished) []event.Finished {
+	r := w.at(serial)
+	if d := w.finished(r); d.ID.Ledger >= 0 && (!r.is(recordCopied) || d.ID.IsSent()) {
+		dst = append(dst, d)
+	}
+	w.forget(serial)
+	return dst
 }
 
-// takeAll removes the given ids if they are still remembered and leave, and appends them
+// takeAll removes the ids before the given serials if they are still remembered and leave, and appends them
 // to dst.
-func (w *window) takeAll(serials []uint64, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) []event.Finished {
-	for _, serial := range serials {
-		if serial < w.first {
+func (w *window) takeAll(behind []uint64, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) []event.Finished {
+	for _, serial := range behind {
+		if serial <= w.first {
 			continue
 		}
+		serial--
 		if r := w.at(serial); !r.is(recordDropped) && leaves(serial, r.partition) {
-			if w.mayHandOver(r) {
-				dst = append(dst, w.finished(r))
-			}
-			w.forget(serial)
+			dst = w.handOver(serial, dst)
 		}
 	}
 	w.trim()

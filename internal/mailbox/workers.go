@@ -15,7 +15,15 @@ type worker struct {
 	id    event.WorkerID
 	salt  uint64
 	ready queue
-	woken uint64 // Boxes.inputs when it was last named in Output.Wake
+	woken int // where it was last named in Output.Wake
+}
+
+// wake names a worker in out.Wake, unless it is named there.
+func (w *worker) wake(out *Output) {
+	if w.woken >= len(out.Wake) || out.Wake[w.woken] != w.id {
+		w.woken = len(out.Wake)
+		out.Wake = append(out.Wake, w.id)
+	}
 }
 
 // workers are the live workers, by id.
@@ -38,10 +46,7 @@ func (s *workers) find(id event.WorkerID) *worker {
 // pick chooses the worker of a key by rendezvous hashing: when a worker starts or stops,
 // only keys that it gains or loses move. It returns nil if there is no worker.
 func (s *workers) pick(key event.Key) *worker {
-	switch len(s.all) {
-	case 0:
-		return nil
-	case 1:
+	if len(s.all) == 1 {
 		return s.all[0]
 	}
 	hash := xxhash.Sum64String(string(key))
@@ -64,7 +69,6 @@ func mix(x uint64) uint64 {
 
 // WorkerUp adds a worker and gives it its share of the ready keys.
 func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
-	b.inputs++
 	i, found := b.workers.search(id)
 	if found {
 		return
@@ -72,8 +76,8 @@ func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
 	b.workers.all = slices.Insert(b.workers.all, i, &worker{id: id, salt: mix(uint64(id))})
 	b.workers.generation++
 	b.reassign(now, &b.orphans, nil, out)
-	if len(b.workers.all) == 1 {
-		b.refileKept(now, out)
+	if len(b.workers.all) == 1 { // before, the reservations of a key went before all else
+		b.reassign(now, &b.visits.keeper.ready, &b.visits.keeper, out)
 	}
 	for _, w := range b.workers.all {
 		b.reassign(now, &w.ready, w, out)
@@ -83,7 +87,6 @@ func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
 // WorkerGone removes a worker and reassigns its ready keys. Its deliveries count as
 // running until Finish has their results.
 func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
-	b.inputs++
 	i, found := b.workers.search(id)
 	if !found {
 		return
@@ -97,19 +100,8 @@ func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
 // reassign moves the keys in q, the queue of worker from, to the workers that rendezvous
 // hashing now gives them.
 func (b *Boxes) reassign(now clock.Instant, q *queue, from *worker, out *Output) {
-	for number := q.first; number < q.end; number++ {
+	for number, end := q.first, q.end; number < end; number++ { // those that remain the keeper's are pushed behind end
 		if a := q.at(number); a != nil && b.workers.pick(a.key) != from {
-			b.dequeue(a)
-			b.makeReady(now, a, out)
-		}
-	}
-}
-
-// refileKept files the keys of the keeper again: before there was a worker, their reservations went before all else.
-func (b *Boxes) refileKept(now clock.Instant, out *Output) {
-	q := &b.visits.keeper.ready
-	for number, end := q.first, q.end; number < end; number++ { // those that stay are pushed behind end
-		if a := q.at(number); a != nil {
 			b.dequeue(a)
 			b.makeReady(now, a, out)
 		}

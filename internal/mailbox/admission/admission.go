@@ -18,6 +18,7 @@ package admission
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -147,8 +148,8 @@ const WaitBytesMax = waitIDsMax * 64
 type Admission struct {
 	keyless bool
 	tables  uint64 // number of SetTable calls
-	members map[Incarnation]*member
-	held    map[string]*partitions // name → the partitions that an incarnation of it has owned
+	members map[Incarnation]member
+	held    map[string]event.Bits // name → the partitions that an incarnation of it has owned
 
 	ends     []End // as far as the broker has shown them
 	unasked  bool  // the broker cannot be asked for ends: ids are not checked against them
@@ -168,12 +169,6 @@ type member struct {
 	listed uint64 // number of the newest table with it
 }
 
-// partitions is a set of partitions.
-type partitions [(ring.Partitions + 63) / 64]uint64
-
-func (s *partitions) add(p ring.Partition)      { s[p/64] |= 1 << (p % 64) }
-func (s *partitions) has(p ring.Partition) bool { return s[p/64]>>(p%64)&1 != 0 }
-
 // waiting holds ids of one window frame that wait for the ends of topic partitions.
 type waiting struct {
 	from    Incarnation
@@ -185,8 +180,8 @@ type waiting struct {
 // New returns an Admission without members.
 func New() *Admission {
 	return &Admission{
-		members:  make(map[Incarnation]*member),
-		held:     make(map[string]*partitions),
+		members:  make(map[Incarnation]member),
+		held:     make(map[string]event.Bits),
 		byNumber: make(map[int32][]int),
 		byLedger: make(map[int64]int),
 		floor:    -1,
@@ -198,39 +193,37 @@ func New() *Admission {
 func (a *Admission) SetTable(t Table) {
 	a.tables++
 	a.keyless = t.Keyless
-	owned := make([]*partitions, len(t.Members))
+	owned := make([]event.Bits, len(t.Members))
 	for i, m := range t.Members {
 		owned[i] = a.know(m)
 	}
 	for p, i := range t.Owners {
-		owned[i].add(ring.Partition(p))
+		owned[i].Add(p)
 	}
 	for _, f := range t.Formers {
 		owned := a.know(f.Member)
 		for _, p := range f.Partitions {
-			owned.add(p)
+			owned.Add(int(p))
 		}
 	}
 	a.forget()
 }
 
 // know remembers a member, and returns the partitions that its name is known to have owned.
-func (a *Admission) know(m Member) *partitions {
+func (a *Admission) know(m Member) event.Bits {
 	if m.Name == "" {
 		m.Name = string(m.Inc[:])
 	}
-	a.members[m.Inc] = &member{Member: m, listed: a.tables}
-	owned := a.held[m.Name]
-	if owned == nil {
-		owned = new(partitions)
-		a.held[m.Name] = owned
+	a.members[m.Inc] = member{Member: m, listed: a.tables}
+	if a.held[m.Name] == nil {
+		a.held[m.Name] = event.NewBits(ring.Partitions)
 	}
-	return owned
+	return a.held[m.Name]
 }
 
 // forget drops the oldest former members beyond formersMax.
 func (a *Admission) forget() {
-	var formers []*member
+	var formers []member
 	for _, m := range a.members {
 		if m.listed < a.tables {
 			formers = append(formers, m)
@@ -239,11 +232,8 @@ func (a *Admission) forget() {
 	if len(formers) <= formersMax {
 		return
 	}
-	slices.SortFunc(formers, func(x, y *member) int {
-		if x.listed != y.listed {
-			return cmp.Compare(x.listed, y.listed)
-		}
-		return bytes.Compare(x.Inc[:], y.Inc[:])
+	slices.SortFunc(formers, func(x, y member) int {
+		return cmp.Or(cmp.Compare(x.listed, y.listed), bytes.Compare(x.Inc[:], y.Inc[:]))
 	})
 	for _, m := range formers[:len(formers)-formersMax] {
 		delete(a.members, m.Inc)
@@ -252,20 +242,11 @@ func (a *Admission) forget() {
 	for _, m := range a.members {
 		names[m.Name] = true
 	}
-	for name := range a.held {
-		if !names[name] {
-			delete(a.held, name)
-		}
-	}
+	maps.DeleteFunc(a.held, func(name string, _ event.Bits) bool { return !names[name] })
 }
 
 // KeyOf returns the public key of an incarnation, "" if none is known.
-func (a *Admission) KeyOf(inc Incarnation) string {
-	if m := a.members[inc]; m != nil {
-		return m.Key
-	}
-	return ""
-}
+func (a *Admission) KeyOf(inc Incarnation) string { return a.members[inc].Key }
 
 // Seen notes that the broker has delivered an entry.
 func (a *Admission) Seen(topic string, partition int32, at event.Position) {
@@ -351,7 +332,7 @@ func (a *Admission) judge(refusal Result, until clock.Instant, out *Output) {
 		a.waiting[0] = waiting{}
 		a.waiting = a.waiting[1:]
 		a.waitingIDs -= len(w.done)
-		counts := out.of(w.from, a.name(w.from))
+		counts := out.of(w.from, a.members[w.from].Name)
 		for _, d := range w.done {
 			result := refusal
 			if a.reached(d.ID) {
@@ -365,20 +346,17 @@ func (a *Admission) judge(refusal Result, until clock.Instant, out *Output) {
 // Offer decides about ids that a member hands over. proven says that the member has
 // proven its incarnation. Offer keeps the slice.
 func (a *Admission) Offer(now clock.Instant, from Incarnation, proven bool, done []event.Finished, out *Output) {
-	counts := out.of(from, a.name(from))
+	counts := out.of(from, a.members[from].Name)
 	keyless := !proven && a.keyless && a.KeyOf(from) == ""
 	if !proven && !keyless {
 		out.Judged[counts].Counts[Unproven] += len(done)
 		return
 	}
-	owned := new(partitions)
-	if m := a.members[from]; m != nil {
-		owned = a.held[m.Name]
-	}
+	owned := a.held[a.members[from].Name]
 	var unknown []event.Finished
 	for _, d := range done {
 		switch {
-		case !owned.has(d.Partition):
+		case !owned.Has(int(d.Partition)):
 			out.add(counts, NotOwner, d)
 		case a.reached(d.ID):
 			out.add(counts, good(keyless), d)
@@ -451,13 +429,6 @@ func (a *Admission) reached(id event.MessageID) bool {
 // unmoved reports whether the number of a topic partition is without the mark of another cluster.
 func unmoved(partition int32) bool {
 	return event.MessageID{TopicPartition: partition}.PartitionNumber() == partition
-}
-
-func (a *Admission) name(inc Incarnation) string {
-	if m := a.members[inc]; m != nil {
-		return m.Name
-	}
-	return ""
 }
 
 // of returns the index of a sender's counts.
