@@ -63,8 +63,7 @@ const HotEvery = 10 * time.Second
 type HotKey struct {
 	hotkeys.Key
 
-	Name  event.Key // if it had events here at the end of a window since it became hot
-	Named bool
+	Name event.Key // "" unless it had events here at the end of a window since it became hot
 }
 
 // hot are the hot keys of all shards.
@@ -138,8 +137,7 @@ func (m *Mailboxes) HotKeys() []HotKey {
 	keys := m.hot.windows.Keys()
 	all := make([]HotKey, len(keys))
 	for i, k := range keys {
-		name, named := m.hot.names[k.Hash]
-		all[i] = HotKey{Key: k, Name: name, Named: named}
+		all[i] = HotKey{Key: k, Name: m.hot.names[k.Hash]}
 	}
 	return all
 }
