@@ -305,13 +305,13 @@ func cleanPulsar(ctx context.Context, auth *pulsarAuth, topics prove.Topics) (re
 func deleteTopic(ctx context.Context, admin pulsaradmin.Client, topic string) error {
 	path := pulsaradmin.TopicPath(topic)
 	partitions, err := admin.Partitions(ctx, topic)
+	if err != nil && !pulsaradmin.IsNotFound(err) {
+		return err
+	}
 	if partitions > 0 {
 		path += "/partitions" // brokers refuse this for a topic that has none
 	}
-	if err == nil {
-		_, err = admin.Do(ctx, http.MethodDelete, path+"?force=true", nil)
-	}
-	if pulsaradmin.IsNotFound(err) {
+	if _, err = admin.Do(ctx, http.MethodDelete, path+"?force=true", nil); pulsaradmin.IsNotFound(err) {
 		return nil
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -196,20 +197,31 @@ func TestProveRefuses(t *testing.T) {
 
 // TestDeleteTopic: a topic counts as removed only if it is, or was not there.
 func TestDeleteTopic(t *testing.T) {
+	const there, gone, no = http.StatusNoContent, http.StatusNotFound, http.StatusInternalServerError
 	for name, test := range map[string]struct {
-		partitions, plain int
+		asked             int // the status of the question for topic partitions
+		has               int // topic partitions
+		partitions, plain int // the statuses of the deletions
 		removed           bool
 	}{
-		"a topic with topic partitions": {http.StatusNoContent, http.StatusNotFound, true},
-		"a plain topic":                 {http.StatusNotFound, http.StatusNoContent, true},
-		"no topic":                      {http.StatusNotFound, http.StatusNotFound, true},
-		"topic partitions that stay":    {http.StatusInternalServerError, http.StatusNotFound, false},
-		"a topic that stays":            {http.StatusNotFound, http.StatusForbidden, false},
+		"a topic with topic partitions": {http.StatusOK, 2, there, http.StatusConflict, true},
+		"a plain topic":                 {http.StatusOK, 0, http.StatusConflict, there, true},
+		"a plain topic, not known so":   {gone, 0, gone, there, true},
+		"no topic":                      {gone, 0, gone, gone, true},
+		"a broker that does not answer": {no, 0, there, there, false},
+		"topic partitions that stay":    {http.StatusOK, 2, no, gone, false},
+		"a topic that stays":            {http.StatusOK, 0, gone, http.StatusForbidden, false},
+		"a topic that stays unknown":    {gone, 0, gone, http.StatusForbidden, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				code := test.plain
-				if strings.HasSuffix(r.URL.Path, "/partitions") {
+				switch {
+				case r.Method == http.MethodGet:
+					w.WriteHeader(test.asked)
+					_, _ = fmt.Fprintf(w, `{"partitions":%d}`, test.has) // the caller checks it
+					return
+				case strings.HasSuffix(r.URL.Path, "/partitions"):
 					code = test.partitions
 				}
 				w.WriteHeader(code)
