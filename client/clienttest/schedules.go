@@ -15,7 +15,7 @@ import (
 // times of the schedule do not matter: nothing fires by itself. A firing of a schedule that the worker does not declare has the
 // outcome Retry.
 func (r *Router) Fire(schedule string, at time.Time, missed int) *Delivery {
-	key := "schedule/" + schedule
+	key := event.ScheduleKeys + schedule
 	sent := event.Sent{Key: event.Key(key), Due: at.UnixMilli(), Name: schedule, Firing: &event.Firing{Time: at.UnixMilli(), Missed: uint32(missed)}}
 	r.mu.Lock()
 	r.fired++

@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -59,7 +58,7 @@ func (k *keeper) ensure(ctx context.Context, anew bool) error {
 }
 
 // attach subscribes to all topic partitions, and closes the consumers. They take no message: the client decompresses what it receives without a
-// bound. The error ConsumerBusy proves that the subscription exists.
+// bound. One that is taken exists.
 func (k *keeper) attach() error {
 	partitions, err := k.sdk.client.TopicPartitions(k.topic)
 	if err != nil {
@@ -75,16 +74,11 @@ func (k *keeper) attach() error {
 		})
 		if err == nil {
 			consumer.Close()
-		} else if !hasKeeper(err) {
+		} else if !isTaken(err) {
 			return fmt.Errorf("source: subscription %q on %s: %w%s", k.subscription, one, err, hint(err))
 		}
 	}
 	return nil
-}
-
-// hasKeeper reports whether an attempt to subscribe failed because another consumer has the subscription.
-func hasKeeper(err error) bool {
-	return strings.Contains(err.Error(), "ConsumerBusy") || strings.Contains(err.Error(), "different type")
 }
 
 // kept answers a receipt when the topic certainly had its subscription after it. The client silently continues with a topic that

@@ -73,7 +73,7 @@ func (c *pulsarParking) subscribe(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		busy := hasKeeper(err)
+		busy := isTaken(err)
 		if busy {
 			err = ErrParkingBusy
 		}

@@ -127,7 +127,7 @@ func TestAReadingWithoutAllPartitionsHasNone(t *testing.T) {
 			}
 			return of
 		}
-		if err := c.trySubscribe(t.Context()); !hasKeeper(err) {
+		if err := c.trySubscribe(t.Context()); !isTaken(err) {
 			t.Errorf("a taken partition: %v", err)
 		}
 		synctest.Wait()

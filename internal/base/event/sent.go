@@ -44,6 +44,9 @@ type Sent struct {
 	Firing *Firing // nil: it is no firing of a schedule
 }
 
+// ScheduleKeys is what the keys of firings begin with, before the name of the schedule.
+const ScheduleKeys = "schedule/"
+
 // Firing is one run of a schedule.
 type Firing struct {
 	Definition uint64 // hash of the definition that it follows

@@ -42,6 +42,8 @@ type Subscription struct {
 	Properties map[string]string
 	// Consumer is the name in the broker's statistics; "": the broker chooses one.
 	Consumer string
+	// Priority orders consumers with permits: the consumer with the lowest number gets entries first.
+	Priority int32
 	// Permits is the number of events that may wait in the queue, at least 1. SetPermits changes it.
 	Permits int
 	// UnackedMax is the number of events that may be unacked, whole entries counted as brokers do; 0: no bound. SetUnackedMax changes it.
@@ -241,7 +243,8 @@ func (c *Consumer) command(consumer, request uint64) *pulsarpb.BaseCommand {
 	}
 	subscribe := &pulsarpb.CommandSubscribe{
 		Topic: &c.sub.Topic, Subscription: &c.sub.Name, SubType: types[c.sub.Type].Enum(),
-		ConsumerId: &consumer, RequestId: &request, InitialPosition: &position, Durable: new(true),
+		ConsumerId: &consumer, RequestId: &request, PriorityLevel: &c.sub.Priority, InitialPosition: &position,
+		Durable: new(true),
 	}
 	if c.sub.Consumer != "" {
 		subscribe.ConsumerName = &c.sub.Consumer

@@ -31,7 +31,7 @@ const (
 )
 
 // KeyOf returns the key whose owner fires the schedule of that name.
-func KeyOf(name string) string { return "schedule/" + name }
+func KeyOf(name string) string { return event.ScheduleKeys + name }
 
 // Firing is one firing of a schedule, as its message carries it.
 type Firing struct {

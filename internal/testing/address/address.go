@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Held returns an address of loopback where nobody listens, and that nobody else gets before it is freed: a connection has it as its own. It is freed at
-// the end of the test at the latest.
+// Held returns a loopback address at which nobody listens. It is the local address of an open connection, so no other process can take it. free closes the
+// connection; the end of the test does so at the latest.
 func Held(t testing.TB) (address string, free func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait for anybody
