@@ -127,10 +127,10 @@ func (d *doctor) examine(ctx context.Context) {
 	begun := clock.Careful()
 	d.listeners()
 	d.certificates()
-	d.files()
+	auth := d.files()
 	d.ports(ctx)
 	d.seeds(ctx)
-	d.broker(ctx)
+	d.broker(ctx, auth)
 	d.clock(begun, laterReading(ctx, begun), clock.Slewable())
 }
 
@@ -224,11 +224,12 @@ func (d *doctor) certificates() {
 	}
 }
 
-// files reports files with tokens and keys, and those of pulsar.tls, that cannot be used: a router does not start with them.
-func (d *doctor) files() {
+// files reports files with tokens and keys, and those of pulsar.tls, that cannot be used: a router does not start with them. It returns the credentials for
+// Pulsar, nil if their files cannot be used.
+func (d *doctor) files() *pulsarAuth {
 	metrics, log := mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)
 	faults := keyFaults(d.cfg)
-	_, err := newPulsarAuth(d.cfg.Pulsar, metrics, log)
+	auth, err := newPulsarAuth(d.cfg.Pulsar, metrics, log)
 	faults = append(faults, err)
 	tokens := [][2]string{{"app.token_file", d.cfg.App.TokenFile}, {"admin.token_file", d.cfg.Admin.TokenFile}}
 	if !d.cfg.Lane.Off() {
@@ -244,6 +245,7 @@ func (d *doctor) files() {
 			d.fail(setting, "look at the file that "+setting+" names: the router has to be able to read it, and it has to be valid", "%s", fault)
 		}
 	}
+	return auth
 }
 
 // ports looks whether the ports are free, or this member's own.
@@ -339,7 +341,8 @@ func (d *doctor) seeds(ctx context.Context) {
 // dialTimeout is how long a broker may take to accept a connection.
 const dialTimeout = 5 * time.Second
 
-func (d *doctor) broker(ctx context.Context) {
+// broker examines the broker. It only connects if auth is nil.
+func (d *doctor) broker(ctx context.Context, auth *pulsarAuth) {
 	reached := false
 	for _, host := range brokerHosts(d.cfg.Pulsar.URL) {
 		if err := dialFault(ctx, host, withPort(host, d.cfg.Pulsar.URL)); err != nil {
@@ -349,13 +352,8 @@ func (d *doctor) broker(ctx context.Context) {
 		reached = true
 		d.ok("pulsar.url", "%s accepts connections", host)
 	}
-	if !reached {
+	if !reached || auth == nil {
 		return
-	}
-	log := slog.New(slog.DiscardHandler)
-	auth, err := newPulsarAuth(d.cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
-	if err != nil {
-		return // d.files has reported it
 	}
 	for _, topic := range append([]string{d.cfg.ControlTopic()}, d.cfg.Pulsar.Topics...) {
 		if transient, err := auth.preflight(ctx, topic); err != nil {
@@ -377,7 +375,9 @@ func (d *doctor) broker(ctx context.Context) {
 	d.policies(ctx, auth.admin())
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	d.claim(ctx, groupLogs{open: func(topic string) (controllog.Transport, error) { return claimsAt(auth, topic, log) }})
+	d.claim(ctx, groupLogs{open: func(topic string) (controllog.Transport, error) {
+		return claimsAt(auth, topic, slog.New(slog.DiscardHandler))
+	}})
 }
 
 // claimTimeout is how long the doctor reads claims.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -235,4 +237,20 @@ func (s *stopsAfter) Write(text []byte) (int, error) {
 		s.stop()
 	}
 	return s.Buffer.Write(text)
+}
+
+// TestHelpOfLocateHasEachReason: in the words of the output, and by its name in JSON.
+func TestHelpOfLocateHasEachReason(t *testing.T) {
+	help := locateCommand().Long
+	reasons := 0
+	for wait := mailbox.WaitNothing + 1; wait.String() != "unknown"; wait++ {
+		reasons++
+		line := regexp.MustCompile(`(?m)^  (.*\S)  +` + wait.String() + `  +\S`).FindStringSubmatch(help)
+		if reason := (&report.ListedKey{Wait: wait.String()}).Reason(); line == nil || !strings.HasPrefix(reason, line[1]) {
+			t.Errorf("the help says %q of %s, the output %q", line, wait, reason)
+		}
+	}
+	if lines := strings.Count(help, "\n  "); lines != reasons+1 { // one is of two lines
+		t.Errorf("the help has %d lines of reasons, want %d", lines, reasons+1)
+	}
 }

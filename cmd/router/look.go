@@ -114,14 +114,15 @@ func locateCommand() *cobra.Command {
 
 The owner says what runs and what waits in the key's mailbox: events, calls, and the
 reservation that holds the key; every other member says which events of the key it has
-received and holds until their verdict. It waits for
-  handler   its event runs: for the application
-  retry     its event has failed: for the next attempt
-  gate      an earlier owner may still work on it
-  worker    no application is connected to the owner
-  slot      its worker has no room, or the owner's lease is over
-  hold      an operator holds the key (router hold)
-  park      an operator has parked the key, or brings its letters back (router park)`,
+received and holds until their verdict. The key waits for, in words and in JSON,
+  the handler                       handler  its event or call runs, or it is reserved
+  its next attempt                  retry    its event has failed
+  its gate                          gate     an earlier owner may still work on it
+  an application                    worker   none is connected to the owner
+  room at its worker, or the lease  slot     its worker has no room, or the owner's lease is over
+  its release                       hold     an operator holds the key (router hold)
+  its park, or the letters          park     an operator has parked the key, or brings its
+                                             letters back (router park)`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {
 		query, err := keyQuery(args[0], encoded)

@@ -388,7 +388,7 @@ func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
 			cfg := settings(t).Config
 			cfg.Pulsar.URL = "pulsar://" + listener.Addr().String()
 			d := doctor{cfg: cfg}
-			d.broker(t.Context())
+			d.broker(t.Context(), authTo(t, cfg.Pulsar))
 			last := d.findings[len(d.findings)-1]
 			if last.Check != "pulsar access" || last.Result != resultFail || !strings.Contains(last.Says, "did not answer the lookup") || !strings.Contains(last.Advice, "binary port") {
 				t.Errorf("found %+v, want that the broker does not answer, with advice", d.findings)

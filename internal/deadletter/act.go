@@ -94,7 +94,7 @@ func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c
 		}
 		if seen[o.once(e.sent)] {
 			c.Repeated++
-			if err := s.flush(ctx, &c); err != nil { // the other one may wait in the batch
+			if err := s.flush(ctx, &c); err != nil || s.remain[e.sent.Identity] { // the other one may wait in the batch
 				return err
 			}
 			return l.ack()
@@ -292,7 +292,7 @@ func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c 
 				return nil
 			}
 			delete(p.chosen, id)
-			return s.add(ctx, batched{outgoing: one.again(at.topic, one.originOfEvent(), marks)}, &c)
+			return s.add(ctx, batched{outgoing: one.again(at.topic, one.originOfEvent(), marks), sent: Sent{Identity: id}}, &c)
 		})
 		if err != nil && !errors.Is(err, errStop) {
 			s.drop(&c)
@@ -305,7 +305,7 @@ func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c 
 	if len(p.chosen) > 0 {
 		return c, fmt.Errorf("deadletter: %d of the selected events are no longer in their topics", len(p.chosen))
 	}
-	return c, a.end(ctx, c)
+	return c, cmp.Or(a.end(ctx, c), s.notSent(nil))
 }
 
 // plan is what a replay of events sends.

@@ -193,7 +193,7 @@ func (b *Broker) lettersOf(ctx context.Context, topic string, left *budget, each
 
 // attach subscribes to the letters. The consumer is exclusive, so that no letter goes to two commands.
 func (b *Broker) attach(ctx context.Context, topic string) (consumer pulsar.Consumer, err error) {
-	err = b.patiently(ctx, ErrConsumed, []string{"ConsumerBusy", "different type"}, func() (err error) {
+	err = b.patiently(ctx, ErrConsumed, pulsarread.IsTaken, func() (err error) {
 		consumer, err = pulsarread.Subscribe(b.client, pulsar.ConsumerOptions{
 			Topic: topic, SubscriptionName: b.cfg.Subscription, Type: pulsar.Exclusive,
 			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
@@ -207,16 +207,15 @@ func (b *Broker) attach(ctx context.Context, topic string) (consumer pulsar.Cons
 	return consumer, nil
 }
 
-// patiently calls try again while its error has one of these words, by which the broker reports
-// another consumer or producer, for at most BusyMax: the broker may not have noticed yet that an
-// earlier command was killed.
-func (b *Broker) patiently(ctx context.Context, busy error, words []string, try func() error) error {
+// patiently calls try again while its error is that the broker has another consumer or producer, for at most BusyMax: the
+// broker may not have noticed yet that an earlier command was killed.
+func (b *Broker) patiently(ctx context.Context, busy error, isBusy func(error) bool, try func() error) error {
 	patience, cancel := context.WithTimeout(ctx, b.cfg.BusyMax)
 	defer cancel()
 	delays := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	for {
 		err := try()
-		if err == nil || !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(err.Error(), word) }) {
+		if err == nil || !isBusy(err) {
 			return err
 		}
 		if backoff.Sleep(patience, delays.Next()) != nil {

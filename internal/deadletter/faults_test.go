@@ -867,7 +867,7 @@ func TestABatchWaitsForItsRate(t *testing.T) {
 	s.limiter.Allow() // all of this second
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if sent, err := s.sendRecorded(ctx, make([]batched, 1)); sent != 0 || err == nil {
+	if sent, _, err := s.sendRecorded(ctx, make([]batched, 1)); sent != 0 || err == nil {
 		t.Errorf("%d sent, %v", sent, err)
 	}
 }

@@ -171,6 +171,7 @@ const (
 	ObstacleTopic     = "its topic is not in pulsar.topics: --to names another"
 	ObstacleNotOpened = "its topic cannot be opened"
 	ObstacleUnheld    = "its topic has no subscription, so Pulsar would delete it"
+	ObstacleRefused   = "its topic has not taken it, or one that is no larger: a policy, such as maxMessageSize, may refuse it"
 )
 
 // obstacle returns why the letter cannot be sent again, "" if it can: to the topic to, or to its

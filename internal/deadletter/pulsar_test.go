@@ -254,8 +254,8 @@ func (g *group) interrupt(sent int, numbers ...int) {
 	if err := errors.Join(err, a.record(ctx, r)); err != nil {
 		g.t.Fatal(err)
 	}
-	if n, err := s.send(ctx, batch[:sent]); err != nil || n != sent {
-		g.t.Fatalf("%d of %d sent: %v", n, sent, err)
+	if confirmed, _, err := s.send(ctx, batch[:sent]); err != nil || len(confirmed) != sent {
+		g.t.Fatalf("%d of %d sent: %v", len(confirmed), sent, err)
 	}
 }
 

@@ -25,6 +25,7 @@ const (
 	askedReadFor    = 10 * time.Second
 	askedQuietMax   = 2 * time.Second // silence that counts as the end of the letters
 	askedBusyMax    = 5 * time.Second // to wait for another consumer of the letters
+	askedAnswerMax  = 8 * time.Second // for an answer of the broker; a topic that refuses a letter takes two of these
 	askedQueueMax   = 10              // letters that are fetched ahead
 	askedListMax    = 200             // letters that one answer lists
 	askedListed     = 50              // the same, if the question does not say
@@ -37,7 +38,7 @@ const (
 
 // Asked returns the configuration for a [Question]: c with closer limits.
 func (c Config) Asked() Config {
-	c.ReadMax, c.BytesMax, c.ReadFor, c.QuietMax, c.BusyMax, c.QueueMax = askedReadMax, askedBytesMax, askedReadFor, askedQuietMax, askedBusyMax, askedQueueMax
+	c.ReadMax, c.BytesMax, c.ReadFor, c.QuietMax, c.BusyMax, c.AnswerMax, c.QueueMax = askedReadMax, askedBytesMax, askedReadFor, askedQuietMax, askedBusyMax, askedAnswerMax, askedQueueMax
 	return c
 }
 

@@ -170,6 +170,7 @@ type Counts struct {
 	Doubt      int            `json:"doubt"`               // in a dry run: of an interrupted act, perhaps sent; the next act finds out
 	Obstacles  map[string]int `json:"obstacles,omitempty"` // selected letters that cannot be sent, by reason; they stay
 	Schema     int            `json:"schema"`              // sent without the schema version that the original has
+	Refused    []string       `json:"refused,omitempty"`   // letters or events that their topics have not taken, the first of them
 	Missing    []string       `json:"missing,omitempty"`   // subscriptions without which nothing is sent to a topic
 	Unsure     []string       `json:"unsure,omitempty"`    // what is not known: topic partitions of which a replay of events may have missed some, topics that may have no subscription
 	Reach      string         `json:"reach,omitempty"`     // why reading ended, when not at the end of the topic

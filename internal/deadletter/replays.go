@@ -34,6 +34,8 @@ type acting struct {
 	producer pulsar.Producer
 	memory   *Memory
 	act      Record // act, what, who, why and selection
+
+	acceptDuplicates bool // see Options
 }
 
 // recordsTopic returns the name of the topic of the records: the replays topic, or its first topic partition if the broker has created it with some.
@@ -86,7 +88,10 @@ func (b *Broker) begin(ctx context.Context, act Record, acceptDuplicates bool) (
 	}
 	keeper.Close()
 	var producer pulsar.Producer
-	err = b.patiently(ctx, ErrActing, []string{"ProducerFenced", "ProducerBusy"}, func() (err error) {
+	locked := func(err error) bool {
+		return strings.Contains(err.Error(), "ProducerFenced") || strings.Contains(err.Error(), "ProducerBusy")
+	}
+	err = b.patiently(ctx, ErrActing, locked, func() (err error) {
 		producer, err = b.client.CreateProducer(pulsar.ProducerOptions{
 			Topic: topic, ProducerAccessMode: pulsar.ProducerAccessModeExclusive,
 			SendTimeout: pulsarsend.NoTimeout, DisableBatching: true, DisableBlockIfQueueFull: true,
@@ -96,15 +101,15 @@ func (b *Broker) begin(ctx context.Context, act Record, acceptDuplicates bool) (
 	if err != nil {
 		return nil, fmt.Errorf("deadletter: producer for %s: %w", topic, err)
 	}
-	a := &acting{broker: b, producer: producer, act: act}
-	if err := a.start(ctx, acceptDuplicates); err != nil {
+	a := &acting{broker: b, producer: producer, act: act, acceptDuplicates: acceptDuplicates}
+	if err := a.start(ctx); err != nil {
 		a.close()
 		return nil, err
 	}
 	return a, nil
 }
 
-func (a *acting) start(ctx context.Context, acceptDuplicates bool) (err error) {
+func (a *acting) start(ctx context.Context) (err error) {
 	if a.memory, err = a.broker.remember(ctx); err != nil {
 		return err
 	}
@@ -115,15 +120,7 @@ func (a *acting) start(ctx context.Context, acceptDuplicates bool) (err error) {
 		}
 	}
 	for _, r := range interrupted {
-		found, err := a.broker.findSent(ctx, r)
-		if errors.Is(err, ErrTrimmed) && acceptDuplicates {
-			err = nil // it is certain that those that were found were sent
-		}
-		if err != nil {
-			return err
-		}
-		resolved := Record{Act: r.Act, Step: StepResolved, Letters: found, Who: a.act.Who}
-		if err := a.record(ctx, resolved); err != nil {
+		if _, err := a.resolve(ctx, r, nil); err != nil {
 			return err
 		}
 	}
@@ -133,6 +130,19 @@ func (a *acting) start(ctx context.Context, acceptDuplicates bool) (err error) {
 	began := a.act
 	began.Step = StepBegan
 	return a.record(ctx, began)
+}
+
+// resolve looks for the letters of a batch that is in doubt. It records those that were sent, and those of the batch that are known to be.
+func (a *acting) resolve(ctx context.Context, doubt Record, known []Sent) (found []Sent, err error) {
+	found, err = a.broker.findSent(ctx, doubt)
+	if errors.Is(err, ErrTrimmed) && a.acceptDuplicates {
+		err = nil // it is certain that those that were found were sent
+	}
+	if err != nil {
+		return nil, err
+	}
+	letters := slices.DeleteFunc(slices.Concat(known, found), func(s Sent) bool { return s.Letter == "" }) // events of topics are not recorded
+	return found, a.record(ctx, Record{Act: doubt.Act, Step: StepResolved, Letters: letters, Who: a.act.Who})
 }
 
 func (a *acting) close() { a.producer.Close() }
@@ -175,9 +185,9 @@ func (a *acting) record(ctx context.Context, r Record) error {
 // findSent looks for the letters of the last batch of an act that was interrupted, in their topics. With [ErrTrimmed] it returns those
 // that it has found; if these are all, nothing is in doubt.
 func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err error) {
-	wanted := map[string]Identity{}
+	wanted := map[Sent]bool{}
 	for _, s := range doubt.Letters {
-		wanted[s.Letter] = s.Identity
+		wanted[s] = true
 	}
 	if len(wanted) == 0 {
 		return nil, nil
@@ -192,10 +202,13 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 				return errStop
 			}
 			copied := messageOf(m, topic)
-			letter := copied.property(PropertyReplayLetter)
-			if id, ok := wanted[letter]; ok && copied.identity(copied.property(PropertyReplayOf)) == id {
-				found = append(found, Sent{letter, id})
-				delete(wanted, letter)
+			original := copied.property(PropertyReplayOf)
+			if original == "" {
+				return nil
+			}
+			if s := (Sent{copied.property(PropertyReplayLetter), copied.identity(original)}); wanted[s] {
+				found = append(found, s)
+				delete(wanted, s)
 			}
 			return nil
 		})

@@ -31,6 +31,8 @@ type sender struct {
 	producers map[string]pulsar.Producer
 	ends      map[string]map[string]Place // topic → topic partition → its last message that is known
 	failed    map[string]error            // topic → why it cannot be opened
+	refused   map[string]refusal          // topic → what it has not taken
+	remain    map[Identity]bool           // events that were not taken
 
 	batch []batched
 	bytes int
@@ -39,7 +41,7 @@ type sender struct {
 // batched is one event of a batch.
 type batched struct {
 	outgoing
-	sent Sent         // zero for an event of a topic
+	sent Sent         // without a letter for an event of a topic
 	ack  func() error // nil: nothing to ack
 }
 
@@ -48,6 +50,7 @@ func newSender(a *acting, perSecond int) *sender {
 	return &sender{
 		acting: a, size: size, limiter: rate.NewLimiter(rate.Limit(perSecond), size),
 		producers: map[string]pulsar.Producer{}, ends: map[string]map[string]Place{}, failed: map[string]error{},
+		refused: map[string]refusal{}, remain: map[Identity]bool{},
 	}
 }
 
@@ -61,6 +64,10 @@ func (s *sender) close() {
 // once, since it is one of the limited number of events of the act.
 func (s *sender) add(ctx context.Context, e batched, c *Counts) error {
 	e.properties[PropertyReplayAct] = s.acting.act.Act
+	if s.isRefused(&e) {
+		s.refuse(&e, c)
+		return nil
+	}
 	s.batch = append(s.batch, e)
 	s.bytes += len(e.message.Payload)
 	c.Sent++
@@ -70,7 +77,7 @@ func (s *sender) add(ctx context.Context, e batched, c *Counts) error {
 	return s.flush(ctx, c)
 }
 
-// flush sends the batch, and takes from c.Sent what the broker has not confirmed. After an error the
+// flush sends the batch, and takes from c.Sent what is not in its topic. After an error the
 // act must not go on: the next one finds out what was sent.
 func (s *sender) flush(ctx context.Context, c *Counts) error {
 	batch := s.batch
@@ -78,9 +85,12 @@ func (s *sender) flush(ctx context.Context, c *Counts) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	sent, err := s.sendRecorded(ctx, batch)
+	sent, left, err := s.sendRecorded(ctx, batch)
 	c.Sent -= len(batch) - sent
-	return err
+	if err != nil {
+		return err
+	}
+	return s.sendAlone(ctx, left, c)
 }
 
 // drop takes from c.Sent the events that wait for their batch, of an act that has failed.
@@ -89,32 +99,37 @@ func (s *sender) drop(c *Counts) {
 	s.batch = nil
 }
 
-// sendRecorded records the batch before it sends it.
-func (s *sender) sendRecorded(ctx context.Context, batch []batched) (sent int, err error) {
+// sendRecorded records the batch before it sends it. It returns how many of it are in their topics, and those that are not, though the broker is there.
+func (s *sender) sendRecorded(ctx context.Context, batch []batched) (sent int, left []batched, err error) {
 	if err := s.limiter.WaitN(ctx, len(batch)); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	r := Record{Act: s.acting.act.Act, Step: StepSending, From: map[string]Place{}}
 	for _, e := range batch {
 		if err := s.open(e.topic); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		maps.Copy(r.From, s.ends[e.topic])
-		if e.sent != (Sent{}) {
+		if e.sent.Letter != "" {
 			r.Letters = append(r.Letters, e.sent)
 		}
 	}
 	if r.Ends, err = s.acting.lastLetters(); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if err := s.acting.record(ctx, r); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return s.send(ctx, batch)
+	confirmed, unanswered, err := s.send(ctx, batch)
+	if err != nil || len(unanswered) == 0 {
+		return len(confirmed), nil, err
+	}
+	found, left, err := s.find(ctx, confirmed, unanswered)
+	return len(confirmed) + found, left, err
 }
 
 // send sends a batch, waits for all answers, and acks what was confirmed. It is not interrupted by ctx: the answers of a batch that is under way are awaited.
-func (s *sender) send(ctx context.Context, batch []batched) (sent int, err error) {
+func (s *sender) send(ctx context.Context, batch []batched) (confirmed []Sent, unanswered []batched, err error) {
 	ctx = context.WithoutCancel(ctx)
 	type result struct {
 		at  int
@@ -133,18 +148,28 @@ func (s *sender) send(ctx context.Context, batch []batched) (sent int, err error
 	for range batch {
 		r := <-results
 		e := &batch[r.at]
-		if r.err == nil {
+		switch {
+		case r.err == nil:
 			s.moveEnd(e.topic, ids[r.at])
-			sent++
-			if e.ack != nil {
-				r.err = e.ack()
-			}
+			confirmed = append(confirmed, e.sent)
+			r.err = e.settle()
+		case errors.Is(r.err, pulsarsend.ErrTimeout):
+			unanswered = append(unanswered, *e)
+			continue
 		}
 		if r.err != nil {
 			errs = append(errs, fmt.Errorf("deadletter: %s to %s: %w", e.message.ID, e.topic, r.err))
 		}
 	}
-	return sent, errors.Join(errs[:min(len(errs), 3)]...)
+	return confirmed, unanswered, errors.Join(errs[:min(len(errs), 3)]...)
+}
+
+// settle acks the letter of an event that is in its topic.
+func (e *batched) settle() error {
+	if e.ack == nil {
+		return nil
+	}
+	return e.ack()
 }
 
 func (s *sender) moveEnd(topic string, id pulsar.MessageID) {
@@ -157,14 +182,17 @@ func (s *sender) moveEnd(topic string, id pulsar.MessageID) {
 	}
 }
 
-// ErrNotSent says that letters remain whose topics cannot be opened, or have no subscription.
-var ErrNotSent = errors.New("letters were not sent")
+// ErrNotSent says that letters remain whose topics cannot be opened, have no subscription, or have not taken them.
+var ErrNotSent = errors.New("letters or events were not sent")
 
-// notSent returns an [ErrNotSent] that names the topics that cannot be opened and the missing subscriptions, nil if there are none.
+// notSent returns an [ErrNotSent] that names the topics that cannot be opened or have not taken all, and the missing subscriptions, nil if there are none.
 func (s *sender) notSent(missing []string) error {
 	errs := slices.SortedFunc(maps.Values(s.failed), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	for _, m := range missing {
 		errs = append(errs, errors.New(m))
+	}
+	for _, topic := range slices.Sorted(maps.Keys(s.refused)) {
+		errs = append(errs, s.refused[topic].err(topic))
 	}
 	if len(errs) == 0 {
 		return nil

@@ -192,8 +192,13 @@ func (c *Counts) Words(dry bool) (all []Said) {
 	did(c.Purged, "removed", "")
 	did(c.SentBefore, "left out or removed", ": an earlier replay sent them")
 	did(c.Repeated, "left out or removed", ": the same event was selected or sent already")
-	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleHead, ObstacleTimer, ObstacleTopic, ObstacleNotOpened, ObstacleUnheld} {
+	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleHead, ObstacleTimer, ObstacleTopic, ObstacleNotOpened, ObstacleUnheld, ObstacleRefused} {
 		alarm(c.Obstacles[why], "cannot be sent: "+why)
+	}
+	named := c.Refused[:min(len(c.Refused), unsureShownMax)]
+	some(named, true, "")
+	if len(named) > 0 {
+		alarm(c.Obstacles[ObstacleRefused]-len(named), "more were not taken")
 	}
 	some(c.Missing, true, "%d more topics are like these")
 	alarm(c.Doubt, "are of an interrupted replay: the replay finds out whether they were sent")

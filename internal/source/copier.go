@@ -29,7 +29,8 @@ type outgoingEvent struct {
 	// after is the producer that has not answered an earlier copy, nil if there is none. The next copy is then sent
 	// alone, by another producer, so that no other receipt is lost if the broker refuses it.
 	after    *pulsarsend.Sender
-	producer int // number of that other producer in outlets.alone, from 0
+	producer int           // number of that other producer in outlets.alone, from 0
+	delay    time.Duration // of the newest copy
 
 	confirmedLate *atomic.Bool // whether a copy was confirmed after it had timed out; nil: none was sent yet
 }
@@ -203,6 +204,7 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, broker connection) {
 	copied := s.copyOf(&out)
 	copied.after, copied.producer, copied.awaited = out.after, out.producer, out.answer != nil
+	out.delay = copied.delay
 	end := s.sending(ctx, out.message.Event, &copied)
 	if s.kindOf(&out) != copyLetter {
 		copied.seal(s.copyKeys())

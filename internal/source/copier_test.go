@@ -441,6 +441,33 @@ func TestCopiesThatAreTooLargeDoNotDelayTheOthers(t *testing.T) {
 	})
 }
 
+// Copies may also be refused for their delays. Those with shorter ones do not wait for these either, even if they are larger.
+func TestCopiesThatAreDelayedTooLongDoNotDelayTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const refused, others = 4 * loneMax, 100
+		n := 0
+		src, broker, handles := runFake(t, refused+others, func(ev *event.Event) {
+			ev.Payload = make([]byte, 1000)
+			if n++; n <= refused {
+				ev.Payload = make([]byte, 10)
+			}
+		}, func(*Config) {})
+		broker.take = (&forgetful{timeout: src.cfg.CopyTimeout, refuses: func(c *outgoing) bool { return c.delay > time.Minute }}).take
+		for i, h := range handles {
+			delay := time.Second
+			if i < refused {
+				delay = time.Hour
+			}
+			src.Settle(nil, []event.Verdict{{Handle: h, Kind: event.Failed, Detail: &event.Detail{Delay: delay, Attempts: 1}}})
+		}
+		time.Sleep(src.cfg.CopyTimeout + src.cfg.CopyBackoffMax) // until the others are sent alone
+		synctest.Wait()
+		if open := src.Stats().Unsettled; open != refused {
+			t.Errorf("%d events are open, want the %d that are refused", open, refused)
+		}
+	})
+}
+
 // Copies that have lost their receipts with refused ones do not wait for these, if they are few.
 func TestSomeRefusedCopiesDoNotDelayTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -25,7 +25,7 @@ type copyQueue struct {
 }
 
 // loneMax bounds the copies for one topic that are sent alone at the same time, and the producers that a router then has there beside the common one.
-// Fewer refused copies than that delay no others, and more only such as are no smaller.
+// Fewer refused copies than that delay no others. More delay no others either if all are refused for their size, or all for their delay.
 const loneMax = 3
 
 // refused stands for the producers of copies that were not answered when they were sent alone, so that none of these is kept in memory.
@@ -81,7 +81,7 @@ func (q *copyQueue) next() (out outgoingEvent, some bool) {
 	idle := slices.Index(q.busy[:], false)
 	switch {
 	case len(q.lone) > 0 && idle >= 0:
-		out = takeSmallest(&q.lone) // the largest are the likeliest to be refused, each of which takes CopyTimeout
+		out = takeLikeliest(&q.lone, idle)
 		out.producer = idle
 		return out, true
 	case len(q.last) > 0 && !slices.Contains(q.busy[:], true): // one at a time, so that others find a producer
@@ -107,11 +107,12 @@ func (q *copyQueue) count(out *outgoingEvent, by int) {
 	q.underWayBytes += by * out.weight()
 }
 
-// takeSmallest removes the first of the copies with the fewest bytes.
-func takeSmallest(from *[]outgoingEvent) outgoingEvent {
+// takeLikeliest removes the copy that is the likeliest to be taken, since one that is refused takes CopyTimeout: for one of the producers the first of
+// those with the shortest delay, for the others of those with the fewest bytes.
+func takeLikeliest(from *[]outgoingEvent, producer int) outgoingEvent {
 	at := 0
 	for i := range *from {
-		if (*from)[i].weight() < (*from)[at].weight() {
+		if one, least := &(*from)[i], &(*from)[at]; producer == 1 && one.delay < least.delay || producer != 1 && one.weight() < least.weight() {
 			at = i
 		}
 	}

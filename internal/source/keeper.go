@@ -74,7 +74,7 @@ func (k *keeper) attach() error {
 		})
 		if err == nil {
 			consumer.Close()
-		} else if !isTaken(err) {
+		} else if !pulsarread.IsTaken(err) {
 			return fmt.Errorf("source: subscription %q on %s: %w%s", k.subscription, one, err, hint(err))
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/entries/wire"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
@@ -73,7 +74,7 @@ func (c *pulsarParking) subscribe(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		busy := isTaken(err)
+		busy := pulsarread.IsTaken(err)
 		if busy {
 			err = ErrParkingBusy
 		}

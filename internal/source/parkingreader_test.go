@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 )
 
 // parkingInMemory runs a test in a bubble, with a connection to the parking topic at a broker in memory that has not subscribed yet. The broker asks script
@@ -127,7 +128,7 @@ func TestAReadingWithoutAllPartitionsHasNone(t *testing.T) {
 			}
 			return of
 		}
-		if err := c.trySubscribe(t.Context()); !isTaken(err) {
+		if err := c.trySubscribe(t.Context()); !pulsarread.IsTaken(err) {
 			t.Errorf("a taken partition: %v", err)
 		}
 		synctest.Wait()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/topicname"
 )
 
@@ -82,11 +83,6 @@ func hint(err error) string {
 	return ""
 }
 
-// isTaken reports whether an attempt to subscribe failed because the subscription has consumers beside which there can be no other.
-func isTaken(err error) bool {
-	return strings.Contains(err.Error(), "different type") || strings.Contains(err.Error(), "ConsumerBusy")
-}
-
 // subscribeError identifies an error by the broker's text. The broker's code for it,
 // ConsumerBusy, is not available as a value from pulsar-client-go.
 func subscribeError(topic, subscription string, err error) error {
@@ -94,7 +90,7 @@ func subscribeError(topic, subscription string, err error) error {
 		return fmt.Errorf("source: subscription %q on %s: the broker permits no more consumers; raise maxConsumersPerSubscription and maxConsumersPerTopic, of the topic, its namespace and the broker, "+
 			"to at least the number of routers (%w)", subscription, topic, err)
 	}
-	if isTaken(err) {
+	if pulsarread.IsTaken(err) {
 		return fmt.Errorf("source: subscription %q on %s: %w; give the router a subscription of its own, or stop those consumers first (%w)",
 			subscription, topic, ErrSubscriptionType, err)
 	}

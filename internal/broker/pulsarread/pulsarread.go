@@ -3,10 +3,13 @@
 //
 // Without that option the client (v0.21.0) dereferences nil when a reader gets an encrypted message, which ends the
 // process. A consumer keeps each one among its prefetched messages for good, so that as many as it prefetches stop it.
+//
+// [IsTaken] interprets the errors of subscriptions, also those of package entries.
 package pulsarread
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
@@ -22,6 +25,12 @@ func Reader(client pulsar.Client, o pulsar.ReaderOptions) (pulsar.Reader, error)
 func Subscribe(client pulsar.Client, o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
 	o.Decryption = undecrypted()
 	return client.Subscribe(o) //nolint:forbidigo,wrapcheck // here the option is set; the caller's call
+}
+
+// IsTaken reports whether an attempt to subscribe failed because the subscription has consumers beside which there can be no other. It goes by the
+// broker's text: the client preserves no code.
+func IsTaken(err error) bool {
+	return strings.Contains(err.Error(), "different type") || strings.Contains(err.Error(), "ConsumerBusy")
 }
 
 func undecrypted() *pulsar.MessageDecryptionInfo {

@@ -137,12 +137,20 @@ func Run(ctx context.Context, o Options, e Environment) (err error) {
 
 var errAllHandled = errors.New("dev: all events are handled")
 
+// group says what runs.
+func (s *session) group() string {
+	if len(s.members) == 1 {
+		return "1 member, with: " + s.what()
+	}
+	return fmt.Sprintf("%d members, each with: %s", len(s.members), s.what())
+}
+
 // run starts everything and publishes. It returns errAllHandled, or why it ended.
 func (s *session) run(ctx context.Context) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	s.out.note("%d members, each with: %s", len(s.members), s.what())
+	s.out.note("%s", s.group())
 	s.out.note("%s", s.profile)
 	s.out.note("the group is forming; a new group first waits for old leases to expire (about 7 s)")
 	if err := s.untilReady(ctx); err != nil {

@@ -42,3 +42,13 @@ func TestLostLeasesAreNamed(t *testing.T) {
 		t.Errorf("it says %q, want %q", shown.String(), want)
 	}
 }
+
+// TestTheGroupIsNamed: one member is not "1 members".
+func TestTheGroupIsNamed(t *testing.T) {
+	for members, want := range map[int]string{1: "1 member, with: run me", 3: "3 members, each with: run me"} {
+		s := &session{members: make([]*member, members), options: Options{Command: []string{"run", "me"}}}
+		if got := s.group(); got != want {
+			t.Errorf("of %d: %q, want %q", members, got, want)
+		}
+	}
+}
