@@ -234,6 +234,7 @@ func (r *runner) call(e *Event, result *event.Result) {
 	if r.hooks.Started != nil {
 		r.hooks.Started(e)
 	}
+	r.states.begun(e)
 	err = r.handler(&e.run, e)
 	if err == nil && e.run.timers != nil {
 		err = r.sendTimers(e)

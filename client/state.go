@@ -62,7 +62,7 @@ type kept struct {
 	stream     *stream
 	token      int64
 	generation uint64
-	newest     Fence       // of the newest turn that has asked
+	newest     Fence       // of the newest turn that had them
 	user       *Event      // the handler that has them; nil: none
 	values     map[any]any // by typeOf
 	used       map[any]any // those of values that the user has asked for
@@ -73,10 +73,19 @@ func (k *kept) isOf(e *Event) bool {
 	return k.user == nil && k.generation == e.run.generation && k.token == e.Fence.Token && k.stream == e.run.stream
 }
 
-// get returns a state for a handler, nil if there is none that is sure to be the newest.
-func (s *states) get(e *Event, name any) any {
+// begun is called at the start of every handler. What the turn before has left is for this one alone, asked for or not: it may write
+// without asking, lose its key and continue, and then the next turn begins before it has ended.
+func (s *states) begun(e *Event) {
+	if s.n.Load() == 0 {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.take(e)
+}
+
+// take makes a turn the user of the states of its key if they are sure to be the newest, and drops them otherwise.
+func (s *states) take(e *Event) *kept {
 	at := s.byKey[e.Key]
 	if at == nil {
 		return nil
@@ -92,6 +101,17 @@ func (s *states) get(e *Event, name any) any {
 		}
 		k.user, k.used, k.newest = e, make(map[any]any), e.Fence
 		s.recent.MoveToFront(at)
+	}
+	return k
+}
+
+// get returns a state for a handler, nil if there is none that is sure to be the newest.
+func (s *states) get(e *Event, name any) any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.take(e)
+	if k == nil {
+		return nil
 	}
 	v := k.values[name]
 	if v != nil {

@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ringfence/router/internal/base/event"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -169,6 +170,43 @@ func TestStateOfAHandlerThatGoesOn(t *testing.T) {
 	}
 	if all.done(lost, nil) {
 		t.Error("a handler has done its work after its deadline")
+	}
+}
+
+// TestStateOfATurnThatWasPassedOver: a handler that has not asked may have written, and continues while the next turn begins.
+func TestStateOfATurnThatWasPassedOver(t *testing.T) {
+	var s *stream
+	var next *Event
+	loaded := make(map[uint64]bool)
+	ask := func(ctx context.Context, e *Event) {
+		_, err := State(ctx, func(context.Context) (*cart, error) { loaded[e.Fence.Turn] = true; return new(cart), nil })
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	s, _ = fiveWaiting(t, func(ctx context.Context, e *Event) error {
+		if e.Fence.Turn == 2 {
+			s.runner.call(next, new(event.Result))
+			ask(ctx, e)
+			return errors.New("its key was lost")
+		}
+		ask(ctx, e)
+		return nil
+	})
+	turn := func(number uint64) *Event {
+		e := take(s)
+		e.Key, e.Fence, e.run.generation = "k", Fence{Token: 1, Turn: number}, 1
+		return e
+	}
+	first, second := turn(1), turn(2)
+	next = turn(3)
+	s.runner.call(first, new(event.Result))
+	s.runner.call(second, new(event.Result))
+	s.runner.call(turn(4), new(event.Result))
+	for number, want := range map[uint64]bool{1: true, 2: true, 3: true, 4: true} {
+		if loaded[number] != want {
+			t.Errorf("turn %d loads its state: %t, want %t", number, loaded[number], want)
+		}
 	}
 }
 

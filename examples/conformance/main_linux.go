@@ -27,6 +27,7 @@ type instruction struct {
 	Do    string `json:"do"`
 	Ms    int    `json:"ms"`
 	Bytes int    `json:"bytes"`
+	Then  string `json:"then"`
 }
 
 // inFlight is the largest window of the protocol.
@@ -70,13 +71,23 @@ func handle(ctx context.Context, e *client.Event, in instruction) error {
 		return client.Reject(errors.New("told to reject"))
 	case "retry_after":
 		return client.RetryAfter(errors.New("told to wait"), wait)
-	case "sleep":
-		select {
-		case <-time.After(wait):
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
+	case "state":
+		if err := visit(ctx, in); err != nil {
+			return err
 		}
+		switch in.Then {
+		case "":
+			return nil
+		case "fail":
+			return errors.New("told to fail")
+		case "sleep":
+			return sleep(ctx, wait)
+		case "ignore_cancel":
+			time.Sleep(wait)
+			return nil
+		}
+	case "sleep":
+		return sleep(ctx, wait)
 	case "progress":
 		return e.Progress(ctx)
 	case "ignore_cancel":
@@ -86,6 +97,32 @@ func handle(ctx context.Context, e *client.Event, in instruction) error {
 		panic("told to crash") //nolint:forbidigo // the rules are about panics too
 	}
 	return fmt.Errorf("no such instruction: %q", in.Do)
+}
+
+// visitors is the state of a key.
+type visitors struct{ ids []uint64 }
+
+// visit adds the id of an instruction to the state of its key, and reports the first one there.
+func visit(ctx context.Context, in instruction) error {
+	v, err := client.State(ctx, func(context.Context) (*visitors, error) {
+		fmt.Printf("loaded %d\n", in.ID) //nolint:forbidigo // in one call, as in report
+		return new(visitors), nil
+	})
+	if err != nil {
+		return err
+	}
+	v.ids = append(v.ids, in.ID)
+	fmt.Printf("state %d %d\n", in.ID, v.ids[0]) //nolint:forbidigo // in one call, as in report
+	return nil
+}
+
+func sleep(ctx context.Context, wait time.Duration) error {
+	select {
+	case <-time.After(wait):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // fire is the handler of the schedule. The number of missed times says what it does.
@@ -138,12 +175,7 @@ func obey(ctx context.Context, c *client.Call, in instruction) ([]byte, error) {
 	case "fail":
 		return nil, client.FailCall("told", errors.New("told to fail"+strings.Repeat(" é", 500)))
 	case "sleep":
-		select {
-		case <-time.After(time.Duration(in.Ms) * time.Millisecond):
-			return nil, nil
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+		return nil, sleep(ctx, time.Duration(in.Ms)*time.Millisecond)
 	case "crash":
 		panic("told to crash") //nolint:forbidigo // the rules are about panics too
 	}

@@ -132,7 +132,7 @@ func newBridge(cfg Config, target *url.URL, secure *tls.Config, log *slog.Logger
 // the application accepts no connections no event is taken. The options are for the SDK; a
 // WithMaxInFlight among them is overridden. The error is that of [client.Run].
 func (b *Bridge) Run(ctx context.Context, endpoint string, options ...client.Option) error {
-	options = append(slices.Clip(options), client.WithMaxInFlight(b.cfg.InFlight))
+	options = append(slices.Clip(options), client.WithMaxInFlight(b.cfg.InFlight), client.WithStateMax(0))
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := client.Run(over, endpoint, b.handle, options...); err != nil {

@@ -80,6 +80,22 @@ def set_timers(of: ringfence.Event | ringfence.Call | ringfence.Firing, ms: int)
     of.after(0, "second", b"2")
 
 
+class Visitors:
+    """The state of a key."""
+
+    def __init__(self, number: int) -> None:
+        self.ids: list[int] = []
+        os.write(1, f"loaded {number}\n".encode())
+
+    def add(self, number: int) -> None:
+        self.ids.append(number)
+        os.write(1, f"state {number} {self.ids[0]}\n".encode())
+
+
+async def load(number: int) -> Visitors:
+    return Visitors(number)
+
+
 def obey(event: ringfence.Event, number: int, do: str, ms: int) -> None:
     if do == "fence":
         os.write(1, f"fence {number} {event.fence}\n".encode())
@@ -123,6 +139,9 @@ def in_thread(event: ringfence.Event, instruction: Any) -> None:
     report("start", event, number)
     report_timer(event, number)
     try:
+        if do == "state":
+            event.state(lambda: Visitors(number)).add(number)
+            do = instruction.get("then") or "done"
         if do == "ignore_cancel":
             time.sleep(ms / 1000)
         elif do == "sleep":
@@ -142,6 +161,9 @@ async def in_task(event: ringfence.Event, instruction: Any) -> None:
     report("start", event, number)
     report_timer(event, number)
     try:
+        if do == "state":
+            (await event.state_async(lambda: load(number))).add(number)
+            do = instruction.get("then") or "done"
         if do == "ignore_cancel":
             end = time.monotonic() + ms / 1000
             while time.monotonic() < end:

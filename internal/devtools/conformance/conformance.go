@@ -68,6 +68,9 @@ var rules = []Rule{
 	{"schedules", "Hello declares the schedule of the application once, with its name, its period and nothing else."},
 	{"firing", "A firing reaches the handler of its schedule, and never that of events, with time, missed, attempt and fence; a failure is a RETRY, a rejection a REJECT, and a firing of an undeclared schedule a RETRY."},
 	{"firing-timers", "The timers that the handler of a firing has set have the key schedule/NAME, and ids as those of an event have."},
+	{"state", "A turn gets the state that the turn before it has left if their stream, token and generation are the same, and the generation is not 0. Otherwise it loads."},
+	{"state-dropped", "No turn gets a state from before a turn that failed, was cancelled or did not ask for it, from before a Revoke of its partition, or from an earlier stream."},
+	{"state-lost", "A handler that continues after its deadline leaves no state. The next turn of its key does not get the state that it has or could have asked for, and keeps its own."},
 	{"drain", "SIGTERM sends Drain; running handlers finish, waiting and later deliveries are answered NOT_STARTED, and the exit code is 0."},
 	{"drain-receipt", "A draining worker keeps sending Pings, and half-closes after the receipt of its last Results frame."},
 }
@@ -194,7 +197,7 @@ func (s scene) checks(only []string) bool {
 	return len(only) == 0 || slices.ContainsFunc(s.rules, func(name string) bool { return slices.Contains(only, name) })
 }
 
-var scenes = slices.Concat(slowScenes, sessionScenes, deadlineScenes, revokeScenes, answerScenes, callScenes, timerScenes, scheduleScenes, loadScenes, processScenes)
+var scenes = slices.Concat(slowScenes, sessionScenes, deadlineScenes, revokeScenes, answerScenes, callScenes, timerScenes, scheduleScenes, stateScenes, loadScenes, processScenes)
 
 // play runs one scene with a worker of its own.
 func play(ctx context.Context, o Options, sc scene) ([]Verdict, error) {

@@ -135,6 +135,22 @@ func TestGoSDKPasses(t *testing.T) {
 	})
 }
 
+// TestWorkerWithoutState: a worker that does not declare state is not judged by the rules about it.
+func TestWorkerWithoutState(t *testing.T) {
+	t.Parallel()
+	o := DefaultOptions()
+	o.Command, o.Only, o.Patience = worker(t, "undeclared"), []string{"state", "state-dropped", "state-lost"}, 2*time.Minute
+	verdicts, err := Run(t.Context(), o)
+	if err != nil || !Passed(verdicts) {
+		t.Errorf("the verdicts do not pass: %+v, %v", verdicts, err)
+	}
+	for _, v := range verdicts {
+		if v.Result != Absent {
+			t.Errorf("%s: %s, want %s: %s", v.Name, v.Result, Absent, v.Reason)
+		}
+	}
+}
+
 // TestWorkerThatLeavesAProcessBehind: a process that outlives the worker keeps its standard output open, and that holds no scene up.
 func TestWorkerThatLeavesAProcessBehind(t *testing.T) {
 	t.Parallel()

@@ -64,6 +64,8 @@ type router struct {
 	timed    map[uint64]string // what the handlers of timers have written
 	fences   map[uint64]string // what handlers have written of theirs
 	fired    []string          // what handlers of firings have written
+	loaded   map[uint64]bool   // whose handlers have loaded the state of their key
+	states   map[uint64]string // what handlers have written of it
 	sends    []*sending
 	sendOf   func(nth int) codes.Code // the status of a key's nth Send, from 0; nil: OK
 	sendHeld bool                     // Sends wait for their answers
@@ -96,6 +98,7 @@ func newRouter(ctx context.Context, o Options, sc scene) (*router, error) {
 		ctx: ctx, patience: o.Patience, late: o.late, starves: o.starves, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(receiveMax)), // handlers add to work
 
 		begun: map[uint64]line{}, ended: map[uint64]line{}, cannot: map[uint64]bool{}, timed: map[uint64]string{}, fences: map[uint64]string{}, running: map[string]uint64{},
+		loaded: map[uint64]bool{}, states: map[uint64]string{},
 		tasks: map[uint64]task{}, failures: map[string]string{}, skips: map[string]string{},
 		welcome: &appv1.Welcome{Node: "conformance", Group: "conformance", Version: 1, Worker: "w", Limits: &appv1.Limits{
 			FrameMaxBytes: frameMax, PingIntervalMs: 100, ReasonMaxBytes: reasonMax,
@@ -206,6 +209,12 @@ func (r *router) heard(text string) {
 	case "fence":
 		r.change(func() { r.fences[id] = strings.Join(words[2:], " ") })
 		return
+	case "loaded":
+		r.change(func() { r.loaded[id] = true })
+		return
+	case "state":
+		r.change(func() { r.states[id] = strings.Join(words[2:], " ") })
+		return
 	case "firing":
 		r.change(func() { r.fired = append(r.fired, strings.Join(words[1:], " ")) })
 		return
@@ -231,7 +240,7 @@ func (r *router) note(what string, id uint64, l line) {
 			r.violated("one-handler", "delivery %d started twice", id)
 		}
 		r.begun[id] = l
-		if other, busy := r.running[l.key]; busy && r.tasks[other].do != "ignore_cancel" {
+		if other, busy := r.running[l.key]; busy && !r.tasks[other].ignoresCancel() {
 			r.violated("one-handler", "delivery %d of the key %s started before the handler of delivery %d had ended", id, l.key, other)
 		}
 		r.running[l.key] = id

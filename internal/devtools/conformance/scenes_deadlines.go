@@ -113,7 +113,7 @@ const ignoresFor = 6 * time.Second
 
 func playIgnoredCancel(r *router) {
 	s := r.stream("ignored-cancel", 1)
-	id, until := s.runBriefly("ignored-cancel", task{do: "ignore_cancel", ms: int(ignoresFor.Milliseconds()), key: "one"})
+	id, until := s.runBriefly("ignored-cancel", task{do: ignoreCancel, ms: int(ignoresFor.Milliseconds()), key: "one"})
 	r.sleepUntil(until + int64(held))
 	second := s.give(task{do: "done", key: "one"})
 	s.renew(long)

@@ -23,6 +23,7 @@ import (
 // task is one delivery.
 type task struct {
 	do        string
+	then      string // of the instruction state
 	ms        int
 	key       string // empty: one of its own
 	partition uint32
@@ -34,7 +35,14 @@ type task struct {
 	attempt   uint32 // 0: the first
 	token     uint32 // index of the fencing token among tokens
 	turn      uint64 // of the fence; 0: one of its own
+
+	generation uint64
 }
+
+// ignoreCancel is the instruction of a handler that continues after its deadline.
+const ignoreCancel = "ignore_cancel"
+
+func (t task) ignoresCancel() bool { return t.do == ignoreCancel || t.then == ignoreCancel }
 
 // tokens are the fencing tokens of each frame of deliveries.
 var tokens = []int64{1, 1<<62 + 1}
@@ -317,6 +325,7 @@ func (s *stream) deliver(tasks ...task) (ids []uint64) {
 			f.Deliveries = append(f.Deliveries, &appv1.Delivery{
 				DeliveryId: id, Partition: t.partition, Key: []byte(t.key), Payload: t.payload(id), LedgerId: 1, EntryId: int64(cmp.Or(t.entry, id)),
 				BatchIndex: -1, TopicPartition: -1, Attempt: cmp.Or(t.attempt, 1), Token: t.token, Turn: cmp.Or(t.turn, id), Call: t.call(id), Timer: t.timer,
+				Generation: t.generation,
 			})
 		}
 	})
@@ -329,6 +338,9 @@ func (s *stream) give(t task) uint64 { return s.deliver(t)[0] }
 
 func (t task) payload(id uint64) []byte {
 	instruction := map[string]any{"id": id, "do": t.do, "ms": t.ms}
+	if t.then != "" {
+		instruction["then"] = t.then
+	}
 	if t.reply > 0 {
 		instruction["bytes"] = t.reply
 	}
@@ -416,13 +428,21 @@ func (s *stream) lost(rule string, id uint64) { s.want(rule, id, kindCancelled) 
 // runBriefly delivers a task under brief leases and waits for its start, then lets the lease end. It
 // returns the delivery_id and an instant after which the deadline has passed.
 func (s *stream) runBriefly(rule string, t task) (id uint64, until int64) {
+	ids, until := s.runAllBriefly(rule, t)
+	return ids[0], until
+}
+
+// runAllBriefly is runBriefly for several tasks.
+func (s *stream) runAllBriefly(rule string, tasks ...task) (ids []uint64, until int64) {
 	r := s.r
-	id = s.give(t)
+	ids = s.deliver(tasks...)
 	s.renew(brief)
-	r.started(rule, id)
+	for _, id := range ids {
+		r.started(rule, id)
+	}
 	s.receipted()
 	s.renew(0)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return id, s.until
+	return ids, s.until
 }

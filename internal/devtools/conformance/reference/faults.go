@@ -77,6 +77,23 @@ var Faults = map[string]string{
 	"drops-undeclared":      "firing",             // answers DONE for a firing of a schedule that it has not declared
 	"timers-of-the-name":    "firing-timers",      // gives the timers the name of the schedule as their key
 	"ids-of-firings":        "firing-timers",      // gives the timers ids that follow from the firing
+	"keeps-nothing":         "state",              // loads for each turn
+	"any-generation":        "state",              // compares no generations
+	"any-token":             "state",              // compares no tokens
+	"keeps-zero":            "state",              // takes the generation 0 for one
+	"one-for-all":           "state",              // has one state for all keys
+	"keeps-failed":          "state-dropped",      // keeps the state of a handler that has failed
+	"keeps-cancelled":       "state-dropped",      // keeps that of one that was cancelled
+	"keeps-unasked":         "state-dropped",      // keeps it in a turn that does not ask
+	"calls-are-no-turns":    "state-dropped",      // keeps it in a turn that is a call
+	"keeps-revoked":         "state-dropped",      // drops nothing for Revoke.partitions
+	"keeps-at-all":          "state-dropped",      // drops nothing for Revoke.all
+	"keeps-running":         "state-dropped",      // drops no state that a handler has when a Revoke comes
+	"any-stream":            "state-dropped",      // compares no streams
+	"keeps-lost":            "state-lost",         // keeps the state of a handler whose deadline had passed
+	"gets-lost":             "state-lost",         // gives the next turn the state that such a handler has
+	"passed-over":           "state-lost",         // gives it the state that such a handler could have had
+	"lost-removes":          "state-lost",         // such a handler takes the state of the next turn away
 	"drops-at-drain":        "drain",              // answers nothing for waiting deliveries at SIGTERM
 	"exits-at-once":         "drain",              // ends at SIGTERM
 	"pings-after-close":     "drain",              // sends Pings after its half-close, which resets the stream

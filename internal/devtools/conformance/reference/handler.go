@@ -37,6 +37,15 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 		fmt.Fprintf(s.Out, "timer %d %d %s\n", in.ID, t.GetDueMs(), t.GetName())
 	}
 	wait := time.Duration(in.Ms) * time.Millisecond
+	sleep := func() {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-d.lost:
+			failed(errors.New("the key is lost"))
+		}
+	}
 	switch in.Do {
 	case "done":
 	case "fail":
@@ -53,15 +62,22 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 			result.AfterMs = uint64(in.Ms)
 		}
 	case "sleep":
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-d.lost:
-			failed(errors.New("the key is lost"))
-		}
+		sleep()
 	case "ignore_cancel":
 		time.Sleep(wait)
+	case "state":
+		s.state(d)
+		switch in.Then {
+		case "":
+		case "fail":
+			failed(errors.New("told to fail"))
+		case "sleep":
+			sleep()
+		case "ignore_cancel":
+			time.Sleep(wait)
+		default:
+			failed(fmt.Errorf("no such instruction: %q", in.Then))
+		}
 	case "progress":
 		if !s.is("no-progress") {
 			s.mu.Lock()

@@ -39,6 +39,7 @@ const (
 	conformant = "conformant"
 	calls      = "calls"
 	intervals  = "intervals"
+	stateful   = "state"
 )
 
 // Config is what a worker needs.
@@ -51,7 +52,7 @@ type Config struct {
 
 // Run works until ctx ends, and then drains.
 func Run(ctx context.Context, c Config) error {
-	w := &worker{Config: c}
+	w := &worker{Config: c, states: map[string]*kept{}}
 	defer w.handlers.Wait()
 	if c.is("exits-at-once") {
 		context.AfterFunc(ctx, func() { os.Exit(0) })
@@ -80,6 +81,7 @@ type worker struct {
 	left     []*delivery
 	old      []*appv1.Result // answers of earlier streams
 	ticks    time.Duration
+	states   map[string]*kept // by key
 }
 
 // now is CLOCK_BOOTTIME.
@@ -116,7 +118,8 @@ type instruction struct {
 	Do string `json:"do"`
 	Ms int    `json:"ms"`
 
-	Bytes int `json:"bytes"`
+	Bytes int    `json:"bytes"`
+	Then  string `json:"then"`
 }
 
 type session struct {
@@ -204,7 +207,7 @@ func (w *worker) capabilities() []string {
 	if w.is("undeclared") {
 		return nil
 	}
-	return []string{conformant, calls}
+	return []string{conformant, calls, stateful}
 }
 
 // send sends a frame. The lock is held, as in all methods below but read and watch.
@@ -410,6 +413,7 @@ func (s *session) revoke(f *appv1.Revoke) {
 			d.cut()
 		}
 	}
+	s.forget(f)
 	if s.is("revokes-the-future") {
 		for _, p := range f.GetPartitions() {
 			s.refused[p] = true
@@ -452,6 +456,7 @@ func (s *session) start(d *delivery) {
 	}
 	s.handlers.Go(func() {
 		began := clock.Read().Boot
+		s.begun(d)
 		result := s.handle(d)
 		s.publish(d, result)
 		ended := clock.Read().Boot
@@ -460,6 +465,7 @@ func (s *session) start(d *delivery) {
 		if d.cancelled && (result.GetKind() == appv1.ResultKind_RESULT_KIND_RETRY || s.is("cancelled-whatever")) {
 			result = &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_CANCELLED}
 		}
+		s.leave(d, result)
 		if s.intervals {
 			if s.is("interval-of-answer") {
 				began = ended

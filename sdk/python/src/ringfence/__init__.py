@@ -39,6 +39,10 @@ its reply. A worker registers a handler for each method, and :class:`Lane` calls
 
     ringfence.Lane().send("user-7", b"order-8", after=3600, name="remind")
 
+**State.** What a handler has loaded can be kept in memory for the next turn of its key, as long as nothing else can have changed it::
+
+    account = event.state(lambda: store.load(event.key))  # in a coroutine: await event.state_async(...)
+
 **Schedules.** A worker can declare handlers that run at set times, once in the whole group::
 
     ringfence.run(handle, schedules=[ringfence.Schedule("report", ringfence.cron("0 6 * * 1-5", "Europe/Berlin"), report)])

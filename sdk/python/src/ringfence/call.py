@@ -6,13 +6,15 @@ import datetime
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from ringfence.errors import ArgumentError, CallFailure, Cancelled
 from ringfence.event import Arrival, Event, Fence
 
 if TYPE_CHECKING:
     from ringfence.handlers import Handler, PlainHandler
+
+V = TypeVar("V")
 
 REPLY_MAX = 1 << 20
 """Bytes of a reply."""
@@ -119,6 +121,14 @@ class Call:
     def after(self, delay: float | datetime.timedelta, name: str = "", payload: bytes | str = b"") -> None:
         """Sets a timer, as :meth:`Event.after` does: it is published before the caller gets its reply. The handler of events gets it."""
         self._event.after(delay, name, payload)
+
+    def state(self, load: Callable[[], V], name: str = "") -> V:
+        """Returns the state of the key, as :meth:`Event.state` does. Its events and calls share it."""
+        return self._event.state(load, name)
+
+    async def state_async(self, load: Callable[[], Awaitable[V]], name: str = "") -> V:
+        """Is :meth:`state` for a coroutine, as :meth:`Event.state_async`."""
+        return await self._event.state_async(load, name)
 
     @property
     def lease_until(self) -> datetime.datetime | None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ringfence.errors import ArgumentError, Cancelled
 from ringfence.inbox import Item
+from ringfence.state import state, state_async
 
 if TYPE_CHECKING:
     from ringfence.app.v1 import app_pb2
     from ringfence.stream import Stream
+
+V = TypeVar("V")
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _TOKEN_DIGITS, _TURN_DIGITS = 19, 20
@@ -179,6 +182,7 @@ class Event(Item):
     _delivery: app_pb2.Delivery | None
     _frame: app_pb2.Deliveries | None
     _stream: Stream | None
+    _generation: int  # see Delivery.generation in the wire's form; 0: the router does not say
     _cause: Cancelled | None  # why the handler must stop
     _steps: Any  # of the task that runs the handler; set by a LoopPool alone
     # Of calls alone. They are in __dict__, so that events pay nothing for them.
@@ -217,7 +221,7 @@ class Event(Item):
         self.schema_version = schema_version
         self.fence = fence
         self.timer = timer
-        self.id = self.partition = 0
+        self.id = self.partition = self._generation = 0
         self._delivery = self._frame = self._stream = self._cause = None
 
     def __repr__(self) -> str:  # without key and payload, which must not get into logs
@@ -323,6 +327,24 @@ class Event(Item):
             raise ArgumentError(f"more than {TIMERS_MAX} timers of one event")
         self._timers.append(timer)
 
+    def state(self, load: Callable[[], V], name: str = "") -> V:
+        """Returns the value that the last turn of the key has left in this process, or otherwise what ``load`` returns.
+
+        The handler may change the value, and need not give it back. It is kept for the next turn of the key if this handler returns, and
+        is returned there only if no other turn of the key came in between, on any machine: so a handler reads what the handler before it
+        has written, without a query. A turn whose handler does not ask drops the value. So does any doubt: an exception, a cancelled
+        handler, a key that has moved or was reserved, a worker that has come or gone, a router of an older release. The value is never
+        durable: write to your database what must last, with the fence.
+
+        A key may have several values, each with a name. None is returned, and not kept. What ``load`` raises is raised. At most
+        ``state_max`` keys have values, those that were used last. An event that no router delivered always loads.
+        """
+        return state(self, load, name)
+
+    async def state_async(self, load: Callable[[], Awaitable[V]], name: str = "") -> V:
+        """Is :meth:`state` for a coroutine: ``load`` is a coroutine function, or returns another awaitable."""
+        return await state_async(self, load, name)
+
     @property
     def lease_until(self) -> datetime.datetime | None:
         """The current end of the handler's lease in UTC, which is renewed as long as the key stays here.
@@ -347,6 +369,7 @@ def _properties(d: Any, f: Any) -> dict[str, str]:
 
 _READ: dict[str, Callable[[Any, Any], Any]] = {
     "partition": lambda d, f: d.partition,
+    "_generation": lambda d, f: d.generation,
     "key": lambda d, f: d.key,
     "payload": lambda d, f: d.payload,
     "properties": _properties,

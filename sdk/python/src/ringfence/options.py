@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 from ringfence.clock import LeaseClock, system_clock
 from ringfence.errors import GROUP, ArgumentError, SessionError, Unauthenticated
 from ringfence.schedules import by_name
+from ringfence.state import STATE_MAX_DEFAULT
 
 if TYPE_CHECKING:
     from ringfence.call import CallHandler
@@ -121,6 +122,8 @@ class Options(TypedDict, total=False):
     schedules: Iterable[Schedule] | None
     """Handlers that run at set times, once in the whole group, in the style of the handler of events: at most 256. All workers of a group should
     have the same ones. What the router finds wrong with them ends the worker with Refused."""
+    state_max: int
+    """The number of keys whose states are kept, see :meth:`ringfence.Event.state`: at least 0, 100000 by default. With 0 it always loads."""
     token_file: str | None
     """A file with the token that a router with app.token_file requires, read anew for each stream. By default the environment
     variable RINGFENCE_APP_TOKEN_FILE names it; None or an empty name: no token."""
@@ -217,6 +220,7 @@ class Settings:
     traces: bool | None
     calls: Mapping[str, CallHandler]
     schedules: Mapping[str, Schedule]  # by name
+    state_max: int
     log: Log
     clock: LeaseClock
 
@@ -251,6 +255,9 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
     grace = options.get("drain_grace", DRAIN_GRACE_DEFAULT)
     if isinstance(grace, bool) or not isinstance(grace, (int, float)) or not 0 <= grace < math.inf:
         raise ArgumentError(f"drain_grace = {grace!r}, want a number of seconds, at least 0")
+    state_max = options.get("state_max", STATE_MAX_DEFAULT)
+    if isinstance(state_max, bool) or not isinstance(state_max, int) or state_max < 0:
+        raise ArgumentError(f"state_max = {state_max!r}, want a number of keys, at least 0")
     name = options.get("name") or ""
     if not isinstance(name, str) or not _is_unicode(name):
         raise ArgumentError(f"name = {name!r}, want a text")
@@ -288,6 +295,7 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
         traces=options.get("traces"),
         calls=dict(options.get("calls") or {}),
         schedules=by_name(options.get("schedules")),
+        state_max=state_max,
         log=log,
         clock=clock or system_clock(),
     )

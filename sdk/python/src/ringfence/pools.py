@@ -108,6 +108,7 @@ class ThreadPool:
         runner, handler, context = self._runner, self._handler, self._context
         fast, work, threads = runner.settings.clock.fast, self._work, runner.settings.threads
         acquire, release, copy = runner.lock.acquire, runner.lock.release, context.copy
+        states, kept = runner.states, runner.states.kept
         calls = bool(runner.settings.calls)
         event: Event | None = None
         answer: Answer | None = None
@@ -155,11 +156,17 @@ class ThreadPool:
                 self.wake()
             began = boot_ns() if live.inbox.timed else 0  # type: ignore[union-attr]
             answer = None
+            if kept:
+                states.begun(event)
             try:
                 copy().run(handler, event)  # its context variables are its own
             except BaseException as error:  # also an attempt to exit
+                if kept:
+                    states.ended(event, False)
                 answer = answer_of(runner.settings, event, error)
             else:
+                if kept:  # one that had lost its key may have written after the next turn had read
+                    states.ended(event, not event.cancelled)
                 if calls:
                     answer = reply_of(event)
             if began:
@@ -256,7 +263,7 @@ class LoopPool:
     async def run(self, steps: _Steps) -> None:
         """One task of the pool."""
         runner, handler = self._runner, cast(Callable[[Event], Coroutine[Any, Any, None]], self._handler)
-        clock, lock = runner.settings.clock, runner.lock
+        clock, lock, states, kept = runner.settings.clock, runner.lock, runner.states, runner.states.kept
         ticks = clock.ticks
         copy_context, size, calls = contextvars.copy_context, len(self._variables), bool(runner.settings.calls)
         event: Event | None
@@ -311,14 +318,20 @@ class LoopPool:
                 answer: Answer | None = None
                 event._steps = steps
                 steps.event = event
+                if kept:
+                    states.begun(event)
                 try:
                     await handler(event)
                 except BaseException as error:
                     if steps.closed:  # the application has closed its loop
                         raise
+                    if kept:
+                        states.ended(event, False)
                     answer = self._answer(event, error)
                     ending = isinstance(error, asyncio.CancelledError)
                 else:
+                    if kept:  # as in a ThreadPool
+                        states.ended(event, not event.cancelled)
                     if calls:
                         answer = reply_of(event)
                 steps.event = None

@@ -34,6 +34,7 @@ from ringfence.inbox import Answer
 from ringfence.options import TLS, Session, Settings
 from ringfence.schedules import is_named
 from ringfence.sending import Sender
+from ringfence.state import States
 from ringfence.stream import METHOD, Stream
 
 CHECK_EVERY = 0.05
@@ -89,6 +90,7 @@ class Runner:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.states = States(settings.state_max)
         self.pool: Pool
         self.lock = threading.Lock()
         self.live: Stream | None = None  # the stream whose deliveries start; None while disconnected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args
 
 from ringfence.app.v1 import app_pb2 as pb
 from ringfence.errors import ArgumentError, Cancelled
@@ -13,6 +13,8 @@ from ringfence.event import _EPOCH, Event, Fence, Occurrence, Timer
 
 if TYPE_CHECKING:
     from ringfence.handlers import Handler
+
+V = TypeVar("V")
 
 SCHEDULES_MAX = 256
 """Schedules of one worker."""
@@ -147,6 +149,14 @@ class Firing:
     def after(self, delay: float | datetime.timedelta, name: str = "", payload: bytes | str = b"") -> None:
         """Sets a timer of the key schedule/NAME, as :meth:`Event.after` does. The handler of events gets it."""
         self._event.after(delay, name, payload)
+
+    def state(self, load: Callable[[], V], name: str = "") -> V:
+        """Returns the state of the key schedule/NAME, as :meth:`Event.state` does."""
+        return self._event.state(load, name)
+
+    async def state_async(self, load: Callable[[], Awaitable[V]], name: str = "") -> V:
+        """Is :meth:`state` for a coroutine, as :meth:`Event.state_async`."""
+        return await self._event.state_async(load, name)
 
     @property
     def lease_until(self) -> datetime.datetime | None:

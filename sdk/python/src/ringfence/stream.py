@@ -110,7 +110,8 @@ class Stream:
                     pass
 
     def _capabilities(self) -> list[str]:
-        return ["conformant"] + ["raw_clock"] * clock.RAW + ["calls"] * bool(self.runner.settings.calls)
+        settings = self.runner.settings
+        return ["conformant"] + ["raw_clock"] * clock.RAW + ["calls"] * bool(settings.calls) + ["state"] * bool(settings.state_max)
 
     def _next(self) -> tuple[bytes | None, bool]:
         """Returns the next frame if one is due, and whether there will be none any more.
@@ -217,7 +218,8 @@ class Stream:
 
     def end(self) -> None:
         """Records that the call has ended. The lock is held."""
-        self.over = True
+        self.over = True  # first, so that handlers that still run leave no states behind
+        self.runner.states.forget(self)
         self.inbox.break_off()
         self.notify()
 
@@ -309,8 +311,10 @@ class Stream:
         partitions = set(revoke.partitions)
         if revoke.all:
             self.inbox.revoke()
+            self.runner.states.forget(self)
         elif partitions:
             self.inbox.revoke(partitions)
+            self.runner.states.forget(self, partitions)
         ids = set(revoke.delivery_ids)
         return self.inbox.cut(ids) if ids else []
 

@@ -1,0 +1,144 @@
+"""State: what the turns of a key leave in this process for the next one."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Container
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from ringfence.event import Event, Fence
+    from ringfence.stream import Stream
+
+V = TypeVar("V")
+
+STATE_MAX_DEFAULT = 100_000
+"""The keys whose states are kept."""
+
+
+class _Kept:
+    """The states of one key."""
+
+    __slots__ = ("generation", "newest", "partition", "stream", "used", "user", "values")
+
+    def __init__(self, event: Event, stream: Stream) -> None:
+        self.partition = event.partition
+        self.stream = stream
+        self.generation = event._generation
+        self.newest: Fence = event.fence  # of the newest turn that had them
+        self.user: Event | None = event  # the event whose handler has them
+        self.values: dict[str, Any] = {}
+        self.used: dict[str, Any] = {}  # those of values that the user has asked for
+
+    def is_of(self, event: Event) -> bool:
+        """Reports whether the turn of an event is the next one of the key, anywhere, after the turn that left the states."""
+        return self.user is None and self.generation == event._generation and self.newest.token == event.fence.token and self.stream is event._stream
+
+
+class States:
+    """What the last turns of keys have left, for all streams of a worker. Safe for concurrent use; its lock is taken last."""
+
+    def __init__(self, most: int) -> None:
+        self.kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the last used last. While it is empty, handlers cost only a look at that
+        self._most = most
+        self._lock = threading.Lock()  # guards what is in kept
+
+    def begun(self, event: Event) -> None:
+        """Begins a turn. What the turn before has left is for this one alone, asked for or not: its handler may write without asking, lose its
+        key and continue, and then the next turn begins before it has ended."""
+        with self._lock:
+            self._take(event)
+
+    def _take(self, event: Event) -> _Kept | None:
+        """Makes a turn the user of the states of its key if they are sure to be the newest, and drops them otherwise. The lock is held."""
+        key = event.key
+        kept = self.kept.get(key)
+        if kept is None or kept.user is event:
+            return kept
+        if event.fence < kept.newest:  # it has lost its key to a later turn, and continues
+            return None
+        if not kept.is_of(event):
+            del self.kept[key]
+            return None
+        kept.user, kept.used, kept.newest = event, {}, event.fence
+        self.kept.move_to_end(key)
+        return kept
+
+    def get(self, event: Event, name: str) -> Any:
+        """Returns a state for a handler, None if there is none that is sure to be the newest."""
+        with self._lock:
+            kept = self._take(event)
+            if kept is None:
+                return None
+            value = kept.values.get(name)
+            if value is not None:
+                kept.used[name] = value
+            return value
+
+    def put(self, event: Event, name: str, value: object) -> None:
+        """Keeps a state that a handler has loaded."""
+        stream = event._stream
+        if not self._most or not event._generation or stream is None:
+            return
+        key = event.key
+        with self._lock:
+            kept = self.kept.get(key)
+            if kept is not None and kept.user is not event:
+                if event.fence < kept.newest:
+                    return
+                del self.kept[key]
+                kept = None
+            if kept is None:
+                kept = self.kept[key] = _Kept(event, stream)
+            kept.values[name] = kept.used[name] = value
+            while len(self.kept) > self._most:
+                self.kept.popitem(last=False)
+
+    def ended(self, event: Event, done: bool) -> None:
+        """Ends a turn. If its handler has done its work, what it has asked for is kept; all else of the key is dropped."""
+        key, stream = event.key, event._stream
+        with self._lock:
+            kept = self.kept.get(key)
+            if kept is None:
+                return
+            if kept.user is event and done and kept.used and stream is not None and not stream.over:  # it would keep an ended stream in memory
+                kept.user, kept.values, kept.used = None, kept.used, {}
+            elif kept.user is None or kept.user is event:  # otherwise this handler had lost the key to another one
+                del self.kept[key]
+
+    def forget(self, stream: Stream, partitions: Container[int] | None = None) -> None:
+        """Drops the states of partitions that a router takes back, or all of a stream."""
+        if not self.kept:
+            return
+        with self._lock:
+            for key in [key for key, kept in self.kept.items() if kept.stream is stream and (partitions is None or kept.partition in partitions)]:
+                del self.kept[key]
+
+
+def state(event: Event, load: Callable[[], V], name: str) -> V:
+    """Is :meth:`ringfence.Event.state`."""
+    states = None if event._stream is None else event._stream.runner.states
+    value = None if states is None else states.get(event, name)
+    if value is None:
+        value = load()
+        if inspect.isawaitable(value):
+            close = getattr(value, "close", None)
+            if close is not None:
+                close()  # a coroutine that nobody awaits, so that Python does not warn of it as well
+            raise TypeError("load returned an awaitable: await event.state_async(load) instead of event.state(load)")
+        if states is not None and value is not None:
+            states.put(event, name, value)
+    return cast(V, value)
+
+
+async def state_async(event: Event, load: Callable[[], Awaitable[V]], name: str) -> V:
+    """Is :meth:`ringfence.Event.state_async`."""
+    states = None if event._stream is None else event._stream.runner.states
+    value = None if states is None else states.get(event, name)
+    if value is None:
+        value = await load()
+        if states is not None and value is not None:
+            states.put(event, name, value)
+    return cast(V, value)
