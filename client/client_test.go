@@ -879,6 +879,7 @@ func TestRunRefusesBadArguments(t *testing.T) {
 		"no dialer":                  {handler: done, opts: []client.Option{client.WithDialer(nil)}, says: "Dialer"},
 		"a past grace":               {handler: done, opts: []client.Option{client.WithDrainGrace(-1)}, says: "DrainGrace"},
 		"a name that is no text":     {handler: done, opts: []client.Option{client.WithName("a\xff")}, says: "WithName"},
+		"a schedule of two lines":    {handler: done, opts: []client.Option{client.WithSchedule("a\nb", client.Every(time.Minute), fire)}, says: "a printable name"},
 		"a schedule that is no text": {handler: done, opts: []client.Option{client.WithSchedule("a\xff", client.Every(time.Minute), fire)}, says: "WithSchedule"},
 	}
 	for name, test := range tests {

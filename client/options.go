@@ -212,7 +212,7 @@ func (o *options) validate() error {
 		bad(true, "WithCall", " %q: want a handler, once, and a method of 1 to 64 bytes of A-Z, a-z, 0-9, '.', '_' and '-'", method)
 	}
 	for _, name := range o.badSchedules {
-		bad(true, "WithSchedule", " %.80q: want times, a handler, once, texts in UTF-8, a name of 1 to %d bytes, an expression of at most %d and a zone of at most %d", name, scheduleNameMax, scheduleCronMax, scheduleZoneMax)
+		bad(true, "WithSchedule", " %.80q: want times, a handler, once, texts in UTF-8, a printable name of 1 to %d bytes, an expression of at most %d and a zone of at most %d", name, scheduleNameMax, scheduleCronMax, scheduleZoneMax)
 	}
 	bad(len(o.schedules) > SchedulesMax, "WithSchedule", " %d times, want at most %d", len(o.schedules), SchedulesMax)
 	return errors.Join(errs...)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -113,7 +114,7 @@ func WithSchedule(name string, times Times, handler FiringHandler, opts ...Sched
 		_, twice := o.firings[name]
 		if twice || handler == nil || times.wire == nil || name == "" || len(name) > scheduleNameMax ||
 			len(times.wire.GetCron()) > scheduleCronMax || len(times.wire.GetZone()) > scheduleZoneMax ||
-			checkText(name, times.wire.GetCron(), times.wire.GetZone()) != nil {
+			checkText(name, times.wire.GetCron(), times.wire.GetZone()) != nil || strings.ContainsFunc(name, unprintable) {
 			o.badSchedules = append(o.badSchedules, name)
 			return
 		}
@@ -130,6 +131,9 @@ func WithSchedule(name string, times Times, handler FiringHandler, opts ...Sched
 		o.schedules = append(o.schedules, s)
 	}
 }
+
+// unprintable reports whether no name of a schedule may have r.
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // fillTimer sets the fields of an event that a router has published.
 func fillTimer(e *Event, t *appwire.Timer) {

@@ -150,7 +150,7 @@ func checkName(name string) error {
 		return fmt.Errorf("schedule: a name of %d bytes; want 1 to %d bytes of UTF-8", len(name), NameMax)
 	}
 	if i := strings.IndexFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
-		return fmt.Errorf("schedule: the name %q has a character at byte %d that cannot be printed; remove it", name, i)
+		return fmt.Errorf("schedule %q: the character at byte %d of its name cannot be printed; remove it", name, i)
 	}
 	return nil
 }

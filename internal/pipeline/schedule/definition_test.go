@@ -28,7 +28,7 @@ func TestDefinitionsAreRefusedWithAnAnswer(t *testing.T) {
 		"no name":                {Definition{Cron: "@daily"}, "want 1 to 128 bytes"},
 		"a long name":            {Definition{Name: strings.Repeat("n", 129), Cron: "@daily"}, "want 1 to 128 bytes"},
 		"a name of bytes":        {Definition{Name: "\xff", Cron: "@daily"}, "UTF-8"},
-		"a line feed":            {Definition{Name: "a\nb", Cron: "@daily"}, "cannot be printed; remove it"},
+		"a line feed":            {Definition{Name: "a\nb", Cron: "@daily"}, `schedule "a\nb": the character at byte 1 of its name cannot be printed; remove it`},
 		"nothing":                {Definition{Name: "n"}, "exactly one of cron, every and at"},
 		"two":                    {Definition{Name: "n", Cron: "@daily", Every: time.Hour}, "exactly one of cron, every and at"},
 		"three":                  {Definition{Name: "n", Cron: "@daily", Every: time.Hour, At: noon}, "exactly one of cron, every and at"},

@@ -169,6 +169,9 @@ class LeasedFiring implements Firing {
   }
 }
 
+/** What the router prints, and takes as a name. */
+const printable = /^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$/u;
+
 /** Returns what is wrong with schedules, "" if nothing is. The router checks the rest: expressions, zones, and how long a time may be. */
 export function wrongSchedules(schedules: Readonly<Record<string, Schedule>>): string {
   if (typeof schedules !== "object" || schedules === null || Array.isArray(schedules)) return "is no object of schedules";
@@ -176,7 +179,7 @@ export function wrongSchedules(schedules: Readonly<Record<string, Schedule>>): s
   if (list.length > schedulesMax) return `has ${list.length} schedules, want at most ${schedulesMax}`;
   for (const [name, schedule] of list) {
     const shown = JSON.stringify(name).slice(0, 80);
-    if (name === "" || !isText(name, scheduleNameMax)) return `has the name ${shown}, want 1 to ${scheduleNameMax} bytes of text`;
+    if (!isText(name, scheduleNameMax) || !printable.test(name)) return `has the name ${shown}, want 1 to ${scheduleNameMax} bytes of printable text`;
     const wrong = wrongSchedule(schedule);
     if (wrong !== "") return `has the schedule ${shown}, ${wrong}`;
   }

@@ -189,9 +189,11 @@ describe("a wrong schedule", () => {
   const wrong: Record<string, [schedules: unknown, message: string]> = {
     "no object": [null, "schedules is no object of schedules"],
     "a list": [[good], "schedules is no object of schedules"],
-    "an empty name": [{ "": good }, 'schedules has the name "", want 1 to 128 bytes of text'],
+    "an empty name": [{ "": good }, 'schedules has the name "", want 1 to 128 bytes of printable text'],
     "a long name": [{ ["é".repeat(64) + "x"]: good }, `has the name "${"é".repeat(64)}x", want 1 to 128 bytes`],
-    "half a character": [{ "a\ud800": good }, 'has the name "a\\ud800", want 1 to 128 bytes of text'],
+    "half a character": [{ "a\ud800": good }, 'has the name "a\\ud800", want 1 to 128 bytes of printable text'],
+    "a line feed": [{ "a\nb": good }, 'has the name "a\\nb", want 1 to 128 bytes of printable text'],
+    "a wide space": [{ "a\u00a0b": good }, "bytes of printable text"],
     "no schedule": [{ report: nothing }, 'schedules has the schedule "report", which is no object: want times and a handler'],
     "no handler": [{ report: { times: every(10_000) } }, 'the schedule "report", which has no function as its handler'],
     "no times": [{ report: { handler: nothing } }, 'the schedule "report", whose times are none: want cron(…), every(…) or at(…)'],

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Pattern;
 
 /** The schedules that a worker declares, with the handlers of their firings. */
 final class Schedules {
@@ -14,6 +15,9 @@ final class Schedules {
     private static final int CRON_MAX = 256;
     private static final int ZONE_MAX = 64;
 
+    /** What the router prints, and takes as a name. */
+    private static final Pattern PRINTABLE = Pattern.compile("[\\p{L}\\p{M}\\p{N}\\p{P}\\p{S} ]+");
+
     private static final int SHOWN_MAX = 80; // characters of a name that is refused
 
     final List<Schedule> declared = new ArrayList<>();
@@ -21,7 +25,7 @@ final class Schedules {
     private final List<String> bad = new ArrayList<>();
 
     void add(String name, Times times, FiringHandler handler, ScheduleOptions options) {
-        if (times == null || handler == null || options == null || name == null || name.isEmpty() || !fits(name, NAME_MAX)
+        if (times == null || handler == null || options == null || name == null || !fits(name, NAME_MAX) || !PRINTABLE.matcher(name).matches()
                 || !fits(times.wire.getCron(), CRON_MAX) || !fits(times.wire.getZone(), ZONE_MAX) || handlers.putIfAbsent(name, handler) != null) {
             String shown = String.valueOf(name);
             bad.add("\"" + (shown.length() <= SHOWN_MAX ? shown : shown.substring(0, SHOWN_MAX)) + "\"");
@@ -38,7 +42,7 @@ final class Schedules {
     /** Adds what is wrong with the schedules, as far as the worker can tell. */
     void check(List<String> refused) {
         if (!bad.isEmpty()) {
-            refused.add("schedule: " + String.join(", ", bad) + ": want times, a handler and options, each name once, texts of Unicode, names of 1 to "
+            refused.add("schedule: " + String.join(", ", bad) + ": want times, a handler and options, each name once, texts of Unicode, printable names of 1 to "
                     + NAME_MAX + " bytes, expressions of at most " + CRON_MAX + " and zones of at most " + ZONE_MAX);
         }
         if (declared.size() > Worker.SCHEDULES_MAX) {

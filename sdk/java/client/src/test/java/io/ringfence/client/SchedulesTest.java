@@ -84,13 +84,14 @@ class SchedulesTest {
         schedules.add("no handler", HOURLY, null, ScheduleOptions.NONE);
         schedules.add("no options", HOURLY, NOTHING, null);
         schedules.add("half \ud800", HOURLY, NOTHING, ScheduleOptions.NONE);
+        schedules.add("a\u00a0space", HOURLY, NOTHING, ScheduleOptions.NONE);
         schedules.add("cron", Times.cron("*".repeat(255) + "é"), NOTHING, ScheduleOptions.NONE);
         schedules.add("half a cron", Times.cron("\udc00"), NOTHING, ScheduleOptions.NONE);
         schedules.add("zone", Times.cron("@daily", "é".repeat(33)), NOTHING, ScheduleOptions.NONE);
         schedules.add("é".repeat(65), HOURLY, NOTHING, ScheduleOptions.NONE);
         schedules.add("n".repeat(129), HOURLY, NOTHING, ScheduleOptions.NONE);
-        assertEquals(List.of("schedule: \"twice\", \"\", \"null\", \"no times\", \"no handler\", \"no options\", \"half \ud800\", \"cron\", \"half a cron\", \"zone\", \""
-                + "é".repeat(65) + "\", \"" + "n".repeat(80) + "\": want times, a handler and options, each name once, texts of Unicode, names of 1 to 128 bytes, "
+        assertEquals(List.of("schedule: \"twice\", \"\", \"null\", \"no times\", \"no handler\", \"no options\", \"half \ud800\", \"a\u00a0space\", \"cron\", \"half a cron\", \"zone\", \""
+                + "é".repeat(65) + "\", \"" + "n".repeat(80) + "\": want times, a handler and options, each name once, texts of Unicode, printable names of 1 to 128 bytes, "
                 + "expressions of at most 256 and zones of at most 64"), refusedBy(schedules));
         assertEquals(2, schedules.declared.size());
         assertThrows(NullPointerException.class, () -> Times.cron(null));
