@@ -55,6 +55,7 @@ block 'class ChargeTest' >build/readme/src/test/java/ChargeTest.java
 block 'class ReminderTest' >build/readme/src/test/java/ReminderTest.java
 block 'class ReportTest' >build/readme/src/test/java/ReportTest.java
 block 'class Total' >build/readme/src/main/java/Total.java
+block 'class Counter' >build/readme/src/main/java/Counter.java
 sed 's/class Total/class Covered/; s/Total::add/Covered::add/; s/ofSeconds(30))/&.ttl(Duration.ofSeconds(30))/' build/readme/src/main/java/Total.java >build/readme/src/main/java/Covered.java
 grep -q 'ttl(' build/readme/src/main/java/Covered.java
 awk '/^```java/ { on = 1; next } /^```/ { on = 0 } on' ../../docs/quickstart.md >build/readme/src/main/java/Handler.java
@@ -135,6 +136,16 @@ for program in Total Covered; do
 	fi
 done
 rm total
+rm -rf counts
+handles Counter 'count of '
+events=$(awk '{ n += $1 } END { print n }' counts/*)
+loads=$(grep -c 'load user-' build/readme/output || true)
+rm -rf counts
+if [ "$events" != 100 ] || [ "$loads" = 100 ]; then
+	cat build/readme/output >&2
+	echo "the handlers of 100 events have counted $events, and loaded the state $loads times" >&2
+	exit 1
+fi
 
 trap - EXIT
 wait "$rules" || { cat build/conformance.log >&2; exit 1; }

@@ -171,6 +171,21 @@ public final class Call {
         event.after(delay, name, payload);
     }
 
+    /**
+     * Returns the value that the last turn of the key has left in this process, or otherwise loads it, as {@link Event#state} does: events and
+     * calls of a key share it.
+     *
+     * @param <T> the type of the value
+     * @param <X> what {@code load} throws
+     * @param type the class of the value
+     * @param load loads the value; a value of null is not kept
+     * @return the value
+     * @throws X as {@code load} does
+     */
+    public <T, X extends Exception> T state(Class<T> type, Loader<? extends T, X> load) throws X {
+        return event.state(type, load);
+    }
+
     @Override
     public String toString() { // without the key and the payload, which must not get into logs
         return "Call[" + method() + "]";

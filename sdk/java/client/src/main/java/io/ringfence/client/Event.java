@@ -13,6 +13,7 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
 
 /**
@@ -41,6 +42,7 @@ public final class Event extends Inbox.Item {
     private static final int REDELIVERY_COUNT = 16;
     private static final int TURN = 17;
     private static final int CALL = 18;
+    private static final int GENERATION = 19;
     private static final int TIMER = 20;
     private static final int SCHEMA_VERSION = 21;
     private static final int PROPERTY_NAME = 1;
@@ -83,6 +85,8 @@ public final class Event extends Inbox.Item {
     private int attempt;
     private int redelivery;
     private long turn;
+    /** Between two turns of the key with the same token and this number, all turns were on the same stream; 0: the router does not say. */
+    long generation;
 
     /** What it has that is a call; null for an event. */
     Call.Arrival arrival;
@@ -154,6 +158,7 @@ public final class Event extends Inbox.Item {
                     arrival = arrivalOf(frame.bytes, in.at, size);
                     in.at += size;
                 }
+                case GENERATION << 3 -> generation = in.varint();
                 case TIMER << 3 | 2 -> {
                     int size = in.size();
                     readTimer(frame.bytes, in.at, size);
@@ -212,6 +217,11 @@ public final class Event extends Inbox.Item {
      */
     public byte[] keyBytes() {
         return Arrays.copyOfRange(frame.bytes, keyAt, keyAt + keySize);
+    }
+
+    /** Returns the key as text with a character for each byte: other than {@link #key()}, it differs for any two keys. It shares no memory with the frame. */
+    String keyText() {
+        return new String(frame.bytes, keyAt, keySize, StandardCharsets.ISO_8859_1);
     }
 
     /**
@@ -512,6 +522,33 @@ public final class Event extends Inbox.Item {
             timers = new ArrayList<>(2);
         }
         timers.add(setting);
+    }
+
+    /**
+     * Returns the value that the last turn of the key has left in this process, or otherwise the value that {@code load} returns.
+     *
+     * <pre>{@code Cart cart = event.state(Cart.class, () -> store.cartOf(event.key()));}</pre>
+     *
+     * <p>The handler may change the value, and need not give it back. The value is kept for the next turn of the key if this handler returns
+     * normally. It is returned there only if no other turn of the key came in between, in any process: so a handler reads what the handler before
+     * it has written, without a query. Events, calls, timers and firings are all turns of their key. A turn whose handler does not ask for the
+     * value drops it. So does any doubt: an exception, a cancelled handler, a key that has moved or was reserved, a worker that has come or
+     * gone, a router of an older release. The value is never durable: write to your database what must last, with the fence.
+     *
+     * <p>The states of at most {@link Worker.Builder#stateMax} keys are kept, those that were used last. An event that no router delivered always
+     * loads.
+     *
+     * @param <T> the type of the value
+     * @param <X> what {@code load} throws
+     * @param type the class of the value, which is its name: a key may have values of several classes. For a generic type make a class of
+     *     your own that holds it
+     * @param load loads the value; a value of null is not kept
+     * @return the value
+     * @throws X as {@code load} does: nothing is kept then
+     */
+    public <T, X extends Exception> T state(Class<T> type, Loader<? extends T, X> load) throws X {
+        Objects.requireNonNull(type, "type");
+        return stream == null ? load.load() : stream.states.of(this, type, load);
     }
 
     /** Returns the timers that the handler has set. It can set no more. */

@@ -123,6 +123,21 @@ public final class Firing {
         event.after(delay, name, payload);
     }
 
+    /**
+     * Returns the value that the last turn of the key schedule/NAME has left in this process, such as the last run, or otherwise loads it, as
+     * {@link Event#state} does.
+     *
+     * @param <T> the type of the value
+     * @param <X> what {@code load} throws
+     * @param type the class of the value
+     * @param load loads the value; a value of null is not kept
+     * @return the value
+     * @throws X as {@code load} does
+     */
+    public <T, X extends Exception> T state(Class<T> type, Loader<? extends T, X> load) throws X {
+        return event.state(type, load);
+    }
+
     @Override
     public String toString() {
         return "Firing[" + schedule() + " of " + time() + "]";

@@ -309,6 +309,7 @@ final class Runner {
         } finally {
             lock.unlock();
         }
+        stream.states.close();
     }
 
     /** Cancels the handlers whose deadline has passed, and notices a silent router. Runs every {@link Stream#CHECK_EVERY}. */
@@ -374,7 +375,9 @@ final class Runner {
         long began = asked ? clock.bootNanos() : 0;
         long begun = observed ? System.nanoTime() : 0;
         Throwable failure = null;
+        boolean own = false; // the handler has succeeded while the key was its own
         try {
+            event.stream.states.begins(event);
             if (observed) {
                 hook(() -> hooks.started(event));
             }
@@ -383,6 +386,8 @@ final class Runner {
             if (!timers.isEmpty()) {
                 event.stream.sender.publish(event, timers);
             }
+            // A handler that had lost its key may have written after the next turn had read. That matters only to states, and costs a look at the clock.
+            own = event.stream.states.any() && !event.isCancelled();
             event.returns();
             event.kind = ResultKind.DONE;
         } catch (NoHandlerException none) {
@@ -395,6 +400,7 @@ final class Runner {
             failure = thrown;
             answer(event, thrown, event.returns());
         }
+        event.stream.states.ended(event, own);
         if (asked && event.kind != ResultKind.NOT_STARTED) {
             event.startedNs = began;
             event.tookNs = Math.max(0, clock.bootNanos() - began);

@@ -25,6 +25,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.IntPredicate;
 import java.util.stream.Collectors;
 import javax.net.ssl.SSLException;
 
@@ -65,6 +66,7 @@ final class Stream {
     private final ScheduledExecutorService timer;
     private final ClientCall<Object, Frame> call;
     final Sender sender; // of timers, over the same connection
+    final States states; // of its turns
     private final CountDownLatch over = new CountDownLatch(1);
 
     // Guarded by the runner's lock.
@@ -103,6 +105,7 @@ final class Stream {
         this.runner = runner;
         this.timer = timer;
         this.call = channel.newCall(Codec.WORK, CallOptions.DEFAULT);
+        this.states = new States(runner.options.stateMax);
         this.sender = new Sender(channel, runner.options, Runnable::run); // a thread of a handler waits: nothing else is run by an answer
     }
 
@@ -122,6 +125,9 @@ final class Stream {
         }
         if (!o.calls.isEmpty()) {
             hello.addCapabilities("calls");
+        }
+        if (o.stateMax > 0) {
+            hello.addCapabilities("state");
         }
         hello.addAllSchedules(o.schedules.declared);
         runner.lock.lock();
@@ -369,7 +375,9 @@ final class Stream {
     private void revoke(Revoke revoke, List<Event> slow) {
         if (revoke.getAll() || revoke.getPartitionsCount() > 0) {
             Set<Integer> partitions = new HashSet<>(revoke.getPartitionsList());
-            inbox.revoke(event -> revoke.getAll() || partitions.contains(event.partition));
+            IntPredicate hit = partition -> revoke.getAll() || partitions.contains(partition);
+            inbox.revoke(event -> hit.test(event.partition));
+            states.forget(hit);
         }
         if (revoke.getDeliveryIdsCount() > 0) {
             Set<Long> single = new HashSet<>(revoke.getDeliveryIdsList());

@@ -53,6 +53,9 @@ public final class Worker implements AutoCloseable {
     /** The default of {@link Builder#maxThreads} if handlers run in threads of the platform. */
     public static final int THREADS_DEFAULT = 1_000;
 
+    /** The default of {@link Builder#stateMax}. */
+    public static final int STATE_MAX_DEFAULT = 100_000;
+
     /** The most schedules of a worker. */
     public static final int SCHEDULES_MAX = 256;
 
@@ -383,6 +386,7 @@ public final class Worker implements AutoCloseable {
         private Boolean virtualThreads; // null: the default
         Duration drainGrace = DRAIN_GRACE_DEFAULT;
         boolean leaveGroup;
+        int stateMax = STATE_MAX_DEFAULT;
         Logger logger = System.getLogger("io.ringfence.client");
         final Map<String, CallHandler> calls = new HashMap<>();
         private final List<String> badCalls = new ArrayList<>();
@@ -488,6 +492,17 @@ public final class Worker implements AutoCloseable {
          */
         public Builder leaveGroup(boolean leave) {
             this.leaveGroup = leave;
+            return this;
+        }
+
+        /**
+         * Sets the number of keys whose states are kept, see {@link Event#state}: those that were used last.
+         *
+         * @param keys 0 or more; 100,000 by default. With 0 nothing is kept, and {@code state} always loads
+         * @return this
+         */
+        public Builder stateMax(int keys) {
+            this.stateMax = keys;
             return this;
         }
 
@@ -674,6 +689,7 @@ public final class Worker implements AutoCloseable {
             refuse(refused, maxThreads < 0, "maxThreads, want 1 or more");
             refuse(refused, drainGrace == null || drainGrace.isNegative() || drainGrace.compareTo(DRAIN_GRACE_MAX) > 0,
                     "drainGrace = " + drainGrace + ", want 0 to " + DRAIN_GRACE_MAX);
+            refuse(refused, stateMax < 0, "stateMax = " + stateMax + ", want 0 or more");
             refuse(refused, !badCalls.isEmpty(), "call: " + String.join(", ", badCalls) + ": want a handler for each method, once, and methods of 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'");
             schedules.check(refused);
             refuse(refused, logger == null, "logger = null");

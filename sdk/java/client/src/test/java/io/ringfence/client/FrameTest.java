@@ -38,7 +38,7 @@ class FrameTest {
                             .addProperties(io.ringfence.client.proto.Property.newBuilder().setName(1).setValue("00-1-2-01"))
                             .addProperties(io.ringfence.client.proto.Property.newBuilder().setName(2).setValue("k=ü"))
                             .setTopic(1).setToken(1).setPublishTimeMs(1_763_000_000_123L).setEventTimeMs(5).setAttempt(3).setRedeliveryCount(2)
-                            .setTurn(1L << 41).setSchemaVersion(1).setUnknownFields(LATER))
+                            .setTurn(1L << 41).setGeneration(-3).setSchemaVersion(1).setUnknownFields(LATER))
                     .addDeliveries(Delivery.newBuilder().setDeliveryId(2).setBatchIndex(5).setTraceparent("00-3-4-01").setAttempt(1))).build();
 
     @Test
@@ -67,6 +67,7 @@ class FrameTest {
         assertEquals("1152921504606846976.00000002199023255552", event.fence().toString());
         assertEquals(1L << 60, event.fencingToken());
         assertEquals(1L << 41, event.turn());
+        assertEquals(-3, event.generation);
         assertEquals(Instant.ofEpochMilli(1_763_000_000_123L), event.publishTime());
         assertEquals(Optional.of(Instant.ofEpochMilli(5)), event.eventTime());
         assertEquals(3, event.attempt());

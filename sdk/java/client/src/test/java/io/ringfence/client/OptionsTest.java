@@ -40,8 +40,8 @@ class OptionsTest {
     @Test
     void optionsOutOfRangeAreRefused() {
         IllegalArgumentException refused = assertThrows(IllegalArgumentException.class, () -> Worker.builder(null).endpoint("nowhere").maxInFlight(0)
-                .maxThreads(0).drainGrace(Duration.ofSeconds(-1)).logger(null).hooks(null).ready(null).leaseClock(null).start());
-        for (String name : List.of("endpoint", "handler", "maxInFlight = 0", "maxThreads", "drainGrace", "logger", "hooks", "ready", "leaseClock")) {
+                .maxThreads(0).drainGrace(Duration.ofSeconds(-1)).stateMax(-1).logger(null).hooks(null).ready(null).leaseClock(null).start());
+        for (String name : List.of("endpoint", "handler", "maxInFlight = 0", "maxThreads", "drainGrace", "stateMax = -1", "logger", "hooks", "ready", "leaseClock")) {
             assertTrue(refused.getMessage().contains(name), name + " is missing in: " + refused.getMessage());
         }
         assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).maxInFlight(100_001).start());

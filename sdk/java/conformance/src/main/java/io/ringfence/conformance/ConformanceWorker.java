@@ -15,7 +15,9 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -24,28 +26,40 @@ import java.util.regex.Pattern;
  * when it starts and one when it ends.
  */
 public final class ConformanceWorker {
-    /** An instruction is flat JSON of numbers and one word: this SDK brings no library for JSON. */
-    private static final Pattern FIELD = Pattern.compile("\"(id|do|ms|bytes)\"\\s*:\\s*\"?([a-z_0-9]+)\"?");
+    /** An instruction is flat JSON of numbers and words: this SDK brings no library for JSON. */
+    private static final Pattern FIELD = Pattern.compile("\"(id|do|ms|bytes|then)\"\\s*:\\s*\"?([a-z_0-9]+)\"?");
 
     private static final FileOutputStream OUT = new FileOutputStream(FileDescriptor.out);
 
-    private record Instruction(long id, String verb, long ms, int bytes) {
+    private record Instruction(long id, String verb, long ms, int bytes, String then) {
         static Instruction parse(byte[] payload) {
             long id = 0;
             String verb = "";
             long ms = 0;
             int bytes = 0;
+            String then = "done";
             Matcher field = FIELD.matcher(new String(payload, StandardCharsets.UTF_8));
             while (field.find()) {
                 switch (field.group(1)) {
                     case "id" -> id = Long.parseLong(field.group(2));
                     case "ms" -> ms = Long.parseLong(field.group(2));
                     case "bytes" -> bytes = Integer.parseInt(field.group(2));
+                    case "then" -> then = field.group(2);
                     default -> verb = field.group(2);
                 }
             }
-            return new Instruction(id, verb, ms, bytes);
+            return new Instruction(id, verb, ms, bytes, then);
         }
+
+        /** What it says to do next. */
+        Instruction next() {
+            return new Instruction(id, then, ms, bytes, "done");
+        }
+    }
+
+    /** The state of a key: the ids of the instructions that have come to it. */
+    private static final class Visitors {
+        private final List<Long> ids = new ArrayList<>();
     }
 
     private ConformanceWorker() {}
@@ -135,6 +149,10 @@ public final class ConformanceWorker {
                 setTimers(event::after, instruction.ms);
                 throw new IllegalStateException("told to fail");
             }
+            case "state" -> {
+                visit(event, instruction);
+                obey(event, instruction.next());
+            }
             case "fail" -> fail();
             case "reject" -> throw new RejectException("told to reject");
             case "retry_after" -> throw new RetryAfterException(wait, "told to wait");
@@ -144,6 +162,15 @@ public final class ConformanceWorker {
             case "crash" -> throw new StackOverflowError("told to crash");
             default -> throw new RejectException("no such instruction: " + instruction.verb);
         }
+    }
+
+    private static void visit(Event event, Instruction instruction) throws IOException {
+        Visitors visitors = event.state(Visitors.class, () -> {
+            write("loaded " + instruction.id + "\n");
+            return new Visitors();
+        });
+        visitors.ids.add(instruction.id);
+        write("state " + instruction.id + " " + visitors.ids.get(0) + "\n");
     }
 
     private static void fail() {

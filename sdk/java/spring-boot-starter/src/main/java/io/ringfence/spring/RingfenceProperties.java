@@ -35,6 +35,9 @@ public class RingfenceProperties {
     /** Whether the router leaves its group when the application stops. */
     private boolean leaveGroup;
 
+    /** Most keys whose state is kept between two listeners, 0 or more. */
+    private int stateMax = Worker.STATE_MAX_DEFAULT;
+
     /** File with the token for the router. By default RINGFENCE_APP_TOKEN_FILE names it. */
     private Path tokenFile;
 
@@ -255,6 +258,24 @@ public class RingfenceProperties {
      */
     public void setLeaveGroup(boolean leaveGroup) {
         this.leaveGroup = leaveGroup;
+    }
+
+    /**
+     * Returns ringfence.state-max.
+     *
+     * @return its value
+     */
+    public int getStateMax() {
+        return stateMax;
+    }
+
+    /**
+     * Sets ringfence.state-max.
+     *
+     * @param stateMax its value
+     */
+    public void setStateMax(int stateMax) {
+        this.stateMax = stateMax;
     }
 
     /**

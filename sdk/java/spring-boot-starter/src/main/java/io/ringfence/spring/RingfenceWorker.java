@@ -51,7 +51,7 @@ public final class RingfenceWorker implements SmartLifecycle, ApplicationListene
             return;
         }
         Worker.Builder options = Worker.builder(listeners).endpoint(properties.getEndpoint()).name(properties.getName())
-                .maxInFlight(properties.getMaxInFlight()).drainGrace(properties.getDrainGrace()).leaveGroup(properties.isLeaveGroup())
+                .maxInFlight(properties.getMaxInFlight()).drainGrace(properties.getDrainGrace()).leaveGroup(properties.isLeaveGroup()).stateMax(properties.getStateMax())
                 .ready(connected::set);
         if (properties.getMaxThreads() != null) {
             options.maxThreads(properties.getMaxThreads());

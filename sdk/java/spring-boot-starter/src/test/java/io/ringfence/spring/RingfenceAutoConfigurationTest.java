@@ -227,6 +227,8 @@ class RingfenceAutoConfigurationTest {
                 assertThat(context).getFailure().rootCause().hasMessageContaining("an Event, a payload, or both in this order"));
         application(router).withBean(OnlyOrders.class).withPropertyValues("ringfence.max-in-flight=0").run(context ->
                 assertThat(context).getFailure().rootCause().hasMessageContaining("maxInFlight = 0"));
+        application(router).withBean(OnlyOrders.class).withPropertyValues("ringfence.state-max=-1").run(context ->
+                assertThat(context).getFailure().rootCause().hasMessageContaining("stateMax = -1"));
         application(router).withBean(OnlyOrders.class).withPropertyValues("ringfence.tls.certificate=/some.pem").run(context ->
                 assertThat(context).getFailure().rootCause().hasMessageContaining("set certificate and key"));
     }
