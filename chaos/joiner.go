@@ -16,8 +16,8 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// joinersMax bounds the time that a router with other settings takes to detect that and end.
-const joinersMax = 30 * time.Second
+// joinersMax bounds the time that a router with other settings takes to detect that and end. It is killed then, which looks as if it had been admitted.
+const joinersMax = 3 * time.Minute
 
 // joiners are the routers with other settings that were started so far.
 type joiners struct {

@@ -70,7 +70,7 @@ func (c *cluster) another(m *member) string {
 		c.t.Fatal(err)
 	}
 	file := filepath.Join(c.dir, "second.yaml")
-	there := strings.ReplaceAll(string(config), m.ip+":", fmt.Sprintf("127.88.%d.77:", c.net))
+	there := strings.ReplaceAll(string(config), m.ip+":", ipOf(c.net, 77)+":")
 	if err := os.WriteFile(file, []byte(there), 0o600); err != nil {
 		c.t.Fatal(err)
 	}

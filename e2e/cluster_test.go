@@ -56,6 +56,12 @@ func build(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	var release func()
+	if ownOctet, release, err = claimRun(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer release()
 	routerBinary = filepath.Join(dir, "router")
 	cmd := exec.Command("go", "build", "-o", routerBinary, "github.com/ringfence/router/cmd/router")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -201,7 +207,7 @@ func (c *cluster) start(name string) *member {
 // add names a member and starts it with its application.
 func (c *cluster) add(name string, m *member) {
 	c.t.Helper()
-	m.name, m.ip = name, fmt.Sprintf("127.88.%d.%d", c.net, len(c.members)+1)
+	m.name, m.ip = name, ipOf(c.net, len(c.members)+1)
 	c.members = append(c.members, m)
 	c.startRouter(m)
 	c.startApp(m)
@@ -231,10 +237,10 @@ pulsar: {url: %q, topics: %q, subscription: e2e}
 key: {from: %q}
 app: {listen: "%[6]s:16650"}
 peer: {listen: "%[6]s:16651"}
-gossip: {listen: "%[6]s:16652", seeds: ["127.88.%[7]d.1:16652"]}
+gossip: {listen: "%[6]s:16652", seeds: ["%[7]s:16652"]}
 admin: {listen: "%[6]s:16653"}
 debug: {listen: "%[6]s:16654"}
-`, c.group, m.name, pulsartest.URL(c.t), strings.Join(c.topics, ","), c.keys, m.ip, c.net)
+`, c.group, m.name, pulsartest.URL(c.t), strings.Join(c.topics, ","), c.keys, m.ip, ipOf(c.net, 1))
 	config := filepath.Join(c.dir, m.name+".yaml")
 	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 		c.t.Fatal(err)

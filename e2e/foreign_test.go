@@ -156,7 +156,7 @@ func TestForeignProducers(t *testing.T) {
 	defer applications.Wait()
 	defer stop()
 	for i, name := range []string{"a", "b"} {
-		m := &member{name: name, ip: fmt.Sprintf("127.88.%d.%d", c.net, i+1)}
+		m := &member{name: name, ip: ipOf(c.net, i+1)}
 		c.members = append(c.members, m)
 		c.startRouter(m)
 		m.app = c.launch("app-"+name, "cat", nil) // the application is in this process

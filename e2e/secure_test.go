@@ -157,11 +157,11 @@ func TestSecureBroker(t *testing.T) {
 	t.Run("with credentials", func(t *testing.T) {
 		t.Parallel()
 		// Only the administrator of a tenant may read the limits; a router does without.
-		f.consume(t, "127.92.0.1", inside, fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "403 Unauthorized")
+		f.consume(t, ipOf(secureNetwork, 1), inside, fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "403 Unauthorized")
 	})
 	t.Run("with credentials, by the name of the brokers", func(t *testing.T) {
 		t.Parallel()
-		f.consume(t, "127.92.0.2", inside+"-2", fmt.Sprintf("token: %q, tls: {ca_file: %q, name: broker.test}", f.token("admin"), f.ca.File), "the broker's limits")
+		f.consume(t, ipOf(secureNetwork, 2), inside+"-2", fmt.Sprintf("token: %q, tls: {ca_file: %q, name: broker.test}", f.token("admin"), f.ca.File), "the broker's limits")
 	})
 	if err := errors.Join(
 		f.admin.Call(t.Context(), http.MethodPut, pulsaradmin.TopicPath(inside+"-4"), nil, nil),
@@ -172,7 +172,7 @@ func TestSecureBroker(t *testing.T) {
 	issuer := f.issuer(t)
 	t.Run("with credentials, with a token of an OAuth 2.0 server", func(t *testing.T) {
 		t.Parallel()
-		f.consume(t, "127.92.0.3", inside+"-3", f.oauth2(t, issuer, clientSecret)+trust, "403 Unauthorized")
+		f.consume(t, ipOf(secureNetwork, 3), inside+"-3", f.oauth2(t, issuer, clientSecret)+trust, "403 Unauthorized")
 	})
 	for i, c := range []struct{ name, topic, section, says string }{
 		{"with a secret that the OAuth 2.0 server does not know", inside, f.oauth2(t, issuer, "of-another") + trust, "look at pulsar.token, pulsar.oauth2"},
@@ -188,7 +188,7 @@ func TestSecureBroker(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), answerMax)
 			defer cancel()
-			cmd, log := f.router(t, ctx, fmt.Sprintf("127.92.1.%d", i+1), c.topic, c.section)
+			cmd, log := f.router(t, ctx, ipOf(refusedNetwork, i+1), c.topic, c.section)
 			var exit *exec.ExitError
 			if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 {
 				t.Errorf("the router ended with %v, want exit code 2", err)

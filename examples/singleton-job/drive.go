@@ -17,7 +17,7 @@ const (
 	members   = 3
 	cutAfter  = 500 * time.Millisecond // in the middle of a run
 	away      = 4 * time.Second        // of a killed process: another one takes over
-	doneMost  = 30 * time.Second       // for the last runs to end
+	doneMost  = 2 * time.Minute        // for the last runs to end: a busy machine may need some
 	lookEvery = 20 * time.Millisecond
 )
 

@@ -13,8 +13,18 @@ import (
 // TestJobs: the command of the documentation, with kills and an outage of all processes.
 func TestJobs(t *testing.T) {
 	t.Parallel()
-	if shown := killedtest.Run(t, "-for", "50s"); !strings.Contains(shown, "it adds up") || !strings.Contains(shown, "again: the one before was cut") {
-		t.Error(shown)
+	for try := 1; ; try++ {
+		shown := killedtest.Run(t, "-for", "50s")
+		if !strings.Contains(shown, "it adds up") {
+			t.Fatal(shown)
+		}
+		if strings.Contains(shown, "again: the one before was cut") {
+			return
+		}
+		// On a busy machine a run may be taken over only when the next one is due, which then stands for it.
+		if try == 3 {
+			t.Fatalf("no run that was cut ran again:\n%s", shown)
+		}
 	}
 }
 

@@ -28,11 +28,11 @@ type ListedKey struct {
 	KeyState
 }
 
-// Weight estimates how long the events of the key have been here, all of them together, in
-// seconds. The list of the worst keys is in its order: it is great for a key that is stuck,
-// fails again and again, or gets more events than its handler can do.
+// Weight estimates how long the events, calls and reservations of the key have been here, all
+// of them together, in seconds. The list of the worst keys is in its order: it is great for a key
+// that is stuck, fails again and again, or gets more work than its handler can do.
 func (k *KeyState) Weight(now clock.Instant) float64 {
-	return weightOf(now, k.Accepted, k.Depth, k.Wait)
+	return weightOf(now, k.Accepted, k.Depth+k.Calls, k.Wait)
 }
 
 func weightOf(now, accepted clock.Instant, depth int, wait Wait) float64 {

@@ -11,8 +11,8 @@ import (
 )
 
 // Among 10,000 keys of which each has an event or two, the stuck key, the key that fails and the
-// key with more events than its handler can do are the first of the list, and each is in the
-// list of its state.
+// keys with more events, or calls, than their handlers can do are the first of the list, and each
+// is in the list of its state.
 func TestTheWorstKeysOfMany(t *testing.T) {
 	now := clock.Instant(time.Hour)
 	m := NewMailboxes(DefaultConfig(), modelRetry, "me", func() clock.Instant { return now })
@@ -40,6 +40,15 @@ func TestTheWorstKeysOfMany(t *testing.T) {
 	take()
 	accept("failing", 1)
 	m.Finish([]event.Result{{Delivery: take().ID, Kind: event.ResultRetry, Reason: "no"}}, &out)
+	accept("called", 1)
+	take()
+	for i := range 100 {
+		id := fmt.Sprint("call-", i)
+		m.Accept(Local, event.Position{}, event.RefsTo(&event.Event{
+			Handle: event.NewCallHandle(uint64(1 + i)), ID: event.CallMessageID("called", id, 0), Key: "called", Partition: ring.PartitionOf("called"),
+			Call: &event.Call{Method: "m", ID: id, Deadline: now.Add(time.Hour)},
+		}), &out)
+	}
 	now = now.Add(time.Minute)
 	accept("hot", 500)
 	take()
@@ -50,13 +59,16 @@ func TestTheWorstKeysOfMany(t *testing.T) {
 	now = now.Add(100 * time.Millisecond)
 
 	worst := m.Keys(EveryKey, 50)
-	if c := worst.Counts; c.Keys != 10_003 || c.Running != 2 || c.Waiting != 10_001 || c.Failing != 1 || c.Chosen != 10_003 {
+	if c := worst.Counts; c.Keys != 10_004 || c.Running != 3 || c.Waiting != 10_001 || c.Failing != 1 || c.Chosen != 10_004 {
 		t.Errorf("counts %+v", c)
 	}
-	if len(worst.Keys) != 50 || worst.Keys[0].Key != "hot" || worst.Keys[1].Key != "stuck" || worst.Keys[2].Key != "failing" {
-		t.Fatalf("%d keys are listed, the first of them %+v", len(worst.Keys), worst.Keys[:min(3, len(worst.Keys))])
+	if len(worst.Keys) != 50 || worst.Keys[0].Key != "called" || worst.Keys[1].Key != "hot" || worst.Keys[2].Key != "stuck" || worst.Keys[3].Key != "failing" {
+		t.Fatalf("%d keys are listed, the first of them %+v", len(worst.Keys), worst.Keys[:min(4, len(worst.Keys))])
 	}
-	hot, stuck, failing := worst.Keys[0], worst.Keys[1], worst.Keys[2]
+	called, hot, stuck, failing := worst.Keys[0], worst.Keys[1], worst.Keys[2], worst.Keys[3]
+	if called.Calls != 100 || called.Behind() != 0 || called.Wait != WaitHandler {
+		t.Errorf("called %+v", called)
+	}
 	if hot.Behind() != 499 || hot.Wait != WaitHandler || stuck.Behind() != 1 || failing.Behind() != 0 || failing.Wait != WaitRetry || failing.Attempts != 1 {
 		t.Errorf("hot %+v, stuck %+v, failing %+v", hot, stuck, failing)
 	}
@@ -65,9 +77,9 @@ func TestTheWorstKeysOfMany(t *testing.T) {
 			t.Errorf("%+v is before %+v", before, k)
 		}
 	}
-	for which, want := range map[Which][]event.Key{RunningKeys: {"hot", "stuck"}, FailingKeys: {"failing"}} {
+	for which, want := range map[Which][]event.Key{RunningKeys: {"called", "hot", "stuck"}, FailingKeys: {"failing"}} {
 		got := m.Keys(which, 50)
-		if len(got.Keys) != len(want) || got.Counts.Chosen != len(want) || got.Counts.Keys != 10_003 {
+		if len(got.Keys) != len(want) || got.Counts.Chosen != len(want) || got.Counts.Keys != 10_004 {
 			t.Fatalf("selection %d lists %d keys and counts %+v", which, len(got.Keys), got.Counts)
 		}
 		for i := range want {

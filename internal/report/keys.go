@@ -123,7 +123,7 @@ type ListedKey struct {
 
 	Order *KeyOrder `json:"order,omitempty"` // of a key whose events began out of order
 
-	EventSeconds float64 `json:"event_seconds"` // the time that the events of the key have been there, all of them together, as an estimate: lists are in its order
+	EventSeconds float64 `json:"event_seconds"` // the time that the events, calls and reservations of the key have been there, all of them together, as an estimate: lists are in its order
 }
 
 // KeyOrder tells how often events of a key began after a later one of their topic partition, at one member.

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
@@ -324,7 +325,15 @@ func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
 	cfg := sourcetest.Config(topic)
 	cfg.DiscoverEvery = time.Second
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(reg)))
+	var gate sync.RWMutex // closed to the source, for a while
+	access := source.Access{Client: pulsartest.Options(t), Entries: entries.Access{Dial: func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return gatedConn{conn, &gate}, nil
+	}}}
+	m := sourcetest.Start(t, source.NewPulsar(cfg, access, source.NewMetrics(reg), sourcetest.Quiet()))
 	<-m.Ready()
 	partition := func(i int) string { return fmt.Sprintf("%s-partition-%d", topic, i) }
 	publish := func(partitions ...int) {
@@ -335,23 +344,21 @@ func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
 		m.AwaitIdle()
 	}
 	publish(0, 1)
-	// Somebody else takes the newest topic partition, if the source has not got there first.
-	count, read := 2, []int{0, 1}
+	// Somebody else takes the newest topic partition, before the source can.
+	const taken = 2
 	var occupant pulsar.Consumer
-	for err := error(nil); occupant == nil; count++ {
-		if count > 10 {
-			t.Fatalf("cannot occupy a topic partition: %v", err)
-		}
-		if count > 2 {
-			read = append(read, count-1)
-		}
-		pulsartest.Grow(t, topic, count+1)
-		occupant, err = b.client.Subscribe(pulsar.ConsumerOptions{Topic: partition(count), SubscriptionName: cfg.Subscription, Type: pulsar.Exclusive})
-	}
-	taken := count - 1
+	func() {
+		gate.Lock()
+		defer gate.Unlock()
+		pulsartest.Grow(t, topic, taken+1)
+		eventually.NoError(t, eventually.Most, "it is taken", func() (err error) {
+			occupant, err = b.client.Subscribe(pulsar.ConsumerOptions{Topic: partition(taken), SubscriptionName: cfg.Subscription, Type: pulsar.Exclusive})
+			return err
+		})
+	}()
 	defer occupant.Close()
-	pulsartest.Grow(t, topic, count+1)
-	read = append(read, count)
+	pulsartest.Grow(t, topic, taken+2)
+	read := []int{0, 1, taken + 1}
 	failures := metric(t, reg, "ringfence_source_discovery_failures_total")
 	eventually.True(t, "all others are read", func() bool {
 		return metric(t, reg, "ringfence_source_topic_partitions") == float64(len(read)+2) && // and the retry and timer topics
@@ -364,6 +371,18 @@ func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
 	})
 	publish(append(read, taken)...)
 	eventually.True(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, cfg.Subscription) == 0 })
+}
+
+// gatedConn writes nothing while its gate is closed.
+type gatedConn struct {
+	net.Conn
+	gate *sync.RWMutex
+}
+
+func (c gatedConn) Write(p []byte) (int, error) {
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	return c.Conn.Write(p)
 }
 
 // A source that begins with the next event misses none of a topic that was deleted under an earlier source of the

@@ -239,6 +239,9 @@ func (w *world) runTick(i int) {
 		h.arms = append(h.arms, p)
 	}
 	next := h.book.Next(h.wall(w))
+	if !next.IsZero() && !next.After(h.wall(w)) {
+		w.failf("after a Tick, Next asks for another one at once")
+	}
 	if h.tick = w.now.AddDate(1, 0, 0); !next.IsZero() {
 		h.tick = next.Add(-h.offset)
 	}

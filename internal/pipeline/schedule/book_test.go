@@ -615,6 +615,9 @@ func TestFailedArmsAreRetriedWithBackoff(t *testing.T) {
 		if !next.After(now) || next.Sub(now) > retryLast {
 			t.Fatalf("next = %v after %v", next, now)
 		}
+		if early := b.Tick(next.Add(-1)); len(early) != 0 {
+			t.Fatalf("armed again before %v: %+v", next, early)
+		}
 		now = next
 	}
 	if tries < 12 || tries > 20 {
@@ -622,6 +625,22 @@ func TestFailedArmsAreRetriedWithBackoff(t *testing.T) {
 	}
 	if len(arm(b, now)) != 1 || b.Overview()[0].ArmError != "" || !b.Overview()[0].Armed {
 		t.Errorf("status = %+v", b.Overview()[0])
+	}
+	// After a success the delays begin anew: when the firing has not come, it is tried again as soon as the one that follows.
+	lost := noon.Add(12*time.Hour + UnseenMax)
+	arms := b.Tick(lost)
+	for _, a := range arms {
+		b.Armed(lost, a.ID, errors.New("no broker"))
+	}
+	if again := b.Tick(lost.Add(retryFirst)); len(arms) != 2 || len(again) != 2 {
+		t.Errorf("%d are armed, and %d again after %v, want 2 and 2", len(arms), len(again), retryFirst)
+	}
+	// A stopped key does not hold up what is not published.
+	b = opened(t, noon, Definition{Name: "d", Cron: "@daily"})
+	b.Stop(noon, event.Key(KeyOf("d")), OnHold, true)
+	b.Armed(noon, b.Tick(noon)[0].ID, errors.New("no broker"))
+	if next := b.Next(noon); !next.Equal(noon.Add(retryFirst)) {
+		t.Errorf("with a stopped key, next = %v", next)
 	}
 	// A clock that went back does not prolong a delay by hours.
 	b = opened(t, noon, Definition{Name: "d", Cron: "0 0 1 1 *"})
@@ -813,6 +832,93 @@ func TestNextWhileAFiringIsArmed(t *testing.T) {
 	b.Armed(noon, arms[0].ID+1, nil) // one that nobody has asked for
 	if more := b.Tick(noon); len(more) > 0 {
 		t.Errorf("armed twice: %+v", more)
+	}
+}
+
+// A firing that runs for longer than an undeclared schedule is remembered leaves nothing to do until its end. Then the schedule is forgotten.
+func TestNextWhileAnUndeclaredFiringRuns(t *testing.T) {
+	b := opened(t, noon, minutely)
+	arm(b, noon)
+	f := firing(t, minutely, noon)
+	want(t, b.Arrive(noon, f), Enter, NoReason)
+	b.Forget(noon, 1)
+	if to := b.Elsewhere(1, "m"); to != 0 {
+		t.Errorf("a firing goes to worker %d, and none is left", to)
+	}
+	late := noon.Add(2 * GraceDefault)
+	b.Tick(late)
+	if next := b.Next(late); !next.IsZero() {
+		t.Errorf("next = %v while it runs", next)
+	}
+	b.Done(late, f, End{Settled: true})
+	if next := b.Next(late); !next.Equal(late) {
+		t.Errorf("next = %v when it has run", next)
+	}
+	if b.Tick(late); len(b.Overview()) != 0 {
+		t.Error("the schedule is still known")
+	}
+	// Its last worker leaves while the clock is ahead: it is forgotten as if that were now.
+	b = opened(t, noon, minutely)
+	b.Forget(noon.AddDate(10, 0, 0), 1)
+	b.Tick(noon)
+	if b.Tick(noon.Add(GraceDefault)); len(b.Overview()) != 0 {
+		t.Error("the schedule is known for years")
+	}
+}
+
+// A publication that is under way when the gate opens again does not make its firing safe, whichever gates open after that.
+func TestAGateOfAnotherScheduleOpensAfterOurs(t *testing.T) {
+	other := Definition{Name: "other", Every: time.Minute}
+	p, q := partition.Of(KeyOf("m")), partition.Of(KeyOf("other"))
+	if p == q {
+		t.Fatal("both schedules are of one partition")
+	}
+	b := opened(t, noon, minutely, other)
+	arms := b.Tick(noon)
+	b.Opened(noon, p)
+	b.Tick(noon)
+	b.Opened(noon, q)
+	b.Tick(noon)
+	for _, a := range arms {
+		b.Armed(noon, a.ID, nil)
+	}
+	for _, s := range b.Overview() {
+		if s.Armed {
+			t.Errorf("%s counts as armed", s.Definition.Name)
+		}
+	}
+}
+
+// A publication that is under way when its schedule is declared differently is not one of the firing of the same time by the new definition.
+func TestArmOfAnEarlierDefinition(t *testing.T) {
+	b := opened(t, noon, minutely)
+	earlier := b.Tick(noon)[0]
+	if err := b.Declare(noon, 1, []Definition{{Name: "m", Cron: "* * * * *"}}); err != nil {
+		t.Fatal(err)
+	}
+	arms := b.Tick(noon)
+	if len(arms) != 1 || !arms[0].Time.Equal(earlier.Time) || arms[0].ID == earlier.ID {
+		t.Fatalf("armed %+v, want another firing of %v", arms, earlier.Time)
+	}
+	if b.Armed(noon, earlier.ID, nil); b.Overview()[0].Armed {
+		t.Error("the firing counts as armed")
+	}
+	if b.Armed(noon, arms[0].ID, nil); !b.Overview()[0].Armed {
+		t.Error("the firing does not count as armed")
+	}
+}
+
+// What has run is remembered for a bounded number of firings.
+func TestRememberedFiringsAreBounded(t *testing.T) {
+	b := opened(t, noon, minutely)
+	for i := range 2 * ranMax {
+		f := firing(t, minutely, noon.Add(time.Duration(i)*time.Minute))
+		arm(b, f.Time)
+		want(t, b.Arrive(f.Time, f), Enter, NoReason)
+		b.Done(f.Time, f, End{Settled: true})
+	}
+	if n := len(b.line("m").ran); n != ranMax {
+		t.Errorf("%d firings are remembered, want %d", n, ranMax)
 	}
 }
 
@@ -1120,6 +1226,7 @@ func TestUndeclared(t *testing.T) {
 	if next := b.Next(left); !next.Equal(left.Add(GraceDefault)) {
 		t.Errorf("next = %v", next)
 	}
+	b.Tick(left.Add(GraceDefault - 1))
 	if err := b.Declare(left, 1, []Definition{minutely}); err != nil {
 		t.Fatal(err)
 	}
@@ -1282,7 +1389,16 @@ func TestConflictingWorkers(t *testing.T) {
 	if s := b.Overview()[0]; s.Conflict || s.Workers != 1 || s.Definition.Every != time.Minute {
 		t.Errorf("status = %+v", s)
 	}
-	// A change of the policy alone is a conflict too, but leaves what is armed.
+	// A change of the grace or of the policy alone is a conflict too, but leaves what is armed.
+	graced := minutely
+	graced.Grace = 5 * time.Minute
+	if err := b.Declare(noon, 2, []Definition{graced}); err != nil {
+		t.Fatal(err)
+	}
+	wantTimes(t, arm(b, noon))
+	if s := b.Overview()[0]; !s.Conflict || !s.Armed {
+		t.Errorf("status = %+v", s)
+	}
 	skip := minutely
 	skip.Missed = Skip
 	if err := b.Declare(noon, 2, []Definition{skip}); err != nil {

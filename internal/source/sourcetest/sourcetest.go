@@ -521,10 +521,24 @@ func readingStopsAtTheBound(t *testing.T, b Broker) {
 	if got := m.Stats().Unsettled; got >= cfg.UnsettledMax+cfg.BatchMax {
 		t.Errorf("unsettled = %d with a bound of %d", got, cfg.UnsettledMax)
 	}
-	for range n {
-		m.Done(m.Take(1)...)
+	came := make(map[event.MessageID]bool, n)
+	for len(came) < n {
+		e := m.Take(1)[0]
+		came[e.Event.ID] = true
+		m.Done(e)
 	}
-	awaitAcked(t, b, topic)
+	// A connection that breaks on a busy machine brings events again, and with a full source they wait in the reader's queue: one that is
+	// acked meanwhile is handed on a second time.
+	eventually.True(t, "nothing is open, and the broker keeps nothing", func() bool {
+		again := m.Take(m.Left())
+		for _, e := range again {
+			if !came[e.Event.ID] {
+				t.Errorf("event %v came beyond the %d that were sent", e.Event.ID, n)
+			}
+		}
+		m.Done(again...)
+		return m.Stats().Unsettled == 0 && b.Unacked(t, topic, Subscription) == 0
+	})
 }
 
 func theFirstVerdictCounts(t *testing.T, b Broker) {
