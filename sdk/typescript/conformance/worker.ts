@@ -11,6 +11,7 @@ interface Instruction {
   do: string;
   ms: number;
   bytes?: number;
+  then?: string;
 }
 
 const clock = systemClock((text) => console.error(text));
@@ -28,6 +29,16 @@ function setTimers(of: Event | Call | Firing, ms: number): void {
 
 /** What the handlers throw that are told to fail. Its text is longer than any reason may be. */
 const failure = () => new Error(`told to fail${" é".repeat(500)}`);
+
+/** Notes in the state of the key that this event was here. */
+async function visit(event: Event, id: number): Promise<void> {
+  const here = await event.state(() => {
+    process.stdout.write(`loaded ${id}\n`);
+    return { ids: [] as number[] };
+  });
+  process.stdout.write(`state ${id} ${here.ids[0] ?? id}\n`);
+  here.ids.push(id);
+}
 
 async function obey(event: Event, instruction: Instruction, signal: AbortSignal): Promise<void> {
   switch (instruction.do) {
@@ -55,6 +66,9 @@ async function obey(event: Event, instruction: Instruction, signal: AbortSignal)
       return;
     case "ignore_cancel":
       return sleep(instruction.ms);
+    case "state":
+      await visit(event, instruction.id);
+      return obey(event, { ...instruction, do: instruction.then || "done" }, signal);
     case "crash":
       throw Object.create(null); // not an Error, and without a text
     default:

@@ -35,7 +35,7 @@ cpSync(kept, folder, { recursive: true });
 assert.throws(() => createRequire(join(folder, "app.mjs")).resolve("@opentelemetry/api"), { code: "MODULE_NOT_FOUND" }, "the environment is not clean");
 
 const files = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/<!-- file: (\S+) -->\n```js\n(.*?)```/gs)];
-assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "total.mjs", "remind.mjs", "remind.test.mjs", "report.mjs", "report.test.mjs", "loop.mjs", "app.test.mjs"]);
+assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "total.mjs", "remind.mjs", "remind.test.mjs", "report.mjs", "report.test.mjs", "balance.mjs", "loop.mjs", "app.test.mjs"]);
 for (const [, name, text] of files) writeFileSync(join(folder, name), text);
 const quick = /```js\n(.*?)```/s.exec(readFileSync(join(root, "../../docs/quickstart.md"), "utf8"))[1];
 writeFileSync(join(folder, "quick.mjs"), quick);
@@ -67,6 +67,20 @@ export const held = async (): Promise<string> => {
   return String(r.signal.aborted) + r.fence.toString() + (await r.release());
 };
 export const remind: Handler = (event) => event.after(1000, "remind", event.timer?.name ?? event.payload);
+interface Cart { items: string[] }
+const find = (key: string): Promise<Cart | undefined> => Promise.resolve(key === "" ? undefined : { items: [] });
+export const keep: Handler = async (event) => {
+  const cart: Cart = await event.state(() => ({ items: [] as string[] }));
+  const found = await event.state("found", () => find(event.key));
+  // @ts-expect-error: there may be none
+  cart.items.push(...found.items);
+  // @ts-expect-error: a number cannot be changed
+  await event.state(() => 5);
+};
+export const keepers: Options = {
+  stateMax: 5, calls: { add: async (call) => void (await call.state(async () => new Map<string, number>())).set("a", 1) },
+  schedules: { sweep: { ...sweep, handler: async (firing) => (await firing.state("seen", () => [firing.time])).push(firing.time) } },
+};
 export const sent = () => new Lane().send("k", "x", { at: new Date(), properties: { a: "b" } }).then((id) => id.ledger + 1n);
 export const all = [() => run(handler, options), () => deliveries(options), testRouter];
 export const kind: TestOutcome["kind"] = "lost";
@@ -87,7 +101,7 @@ execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs
 assert.ok(readFileSync(join(folder, "node_modules/@ringfence/client/dist/version.js"), "utf8").includes(manifest.version), "the SDK does not name its version");
 
 const { TestRouter } = await import(pathToFileURL(join(folder, "node_modules/@ringfence/client/dist/testing/index.js")));
-for (const [name, payload, kind, said] of [["app.mjs", '{"number": 5}', "done", "alice: 1 events, the last one number 5"], ["app.mjs", '{"number": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"], ["quick.mjs", "hello", "done", "alice: hello (attempt 1)"], ["line.mjs", "hello", "done", "alice 40 hello false"]]) {
+for (const [name, payload, kind, said] of [["app.mjs", '{"number": 5}', "done", "alice: 1 events, the last one number 5"], ["app.mjs", '{"number": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"], ["balance.mjs", "5", "done", "alice has 5 cents"], ["quick.mjs", "hello", "done", "alice: hello (attempt 1)"], ["line.mjs", "hello", "done", "alice 40 hello false"]]) {
   const router = new TestRouter();
   const env = { ...process.env, RINGFENCE_APP_ENDPOINT: await router.serve() };
   const app = spawn(process.execPath, [name], { cwd: folder, env, stdio: ["ignore", "pipe", "inherit"] });

@@ -1,6 +1,7 @@
 import { CallFailure, isA } from "./errors.js";
 import type { Fence, LeasedEvent } from "./event.js";
 import { refuseGenerator, type Handler } from "./handler.js";
+import type { Load } from "./state.js";
 
 /** The most bytes of a reply, and of the code of a failure. */
 export const replyMax = 1 << 20;
@@ -36,6 +37,9 @@ export interface Call {
   progress(): void;
   /** Sets a timer: see Event.after. It is published before the caller gets its reply; the handler of events gets it. */
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void;
+  /** Resolves with what the last turn of the key has left, or loads it: see Event.state. Events and calls of a key share their values. */
+  state<T extends object | null | undefined>(load: () => T | PromiseLike<T>): Promise<T>;
+  state<T extends object | null | undefined>(name: string, load: () => T | PromiseLike<T>): Promise<T>;
 }
 
 /**
@@ -105,6 +109,10 @@ export class LeasedCall implements Call {
 
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void {
     this.event.after(afterMs, name, payload);
+  }
+
+  state<T>(...of: [Load<T>] | [string, Load<T>]): Promise<T> {
+    return this.event.state(...of);
   }
 
   /** What console.log shows. */

@@ -106,12 +106,12 @@ function decodeDeliveries(r: Reader, tables: FrameTables, owner: EventOwner, fro
 /** Written and read for one delivery at a time. */
 const d: RawDelivery = {
   id: 0, partition: 0, keyAt: 0, keyEnd: 0, payloadAt: 0, payloadEnd: 0, propertyAt: undefined, ledger: 0, entry: 0, batch: 0,
-  topicPartition: 0, topic: 0, token: 0, schemaVersion: 0, turn: 0, publishMs: 0, eventMs: 0, attempt: 0, redelivery: 0, call: undefined, timer: undefined,
+  topicPartition: 0, topic: 0, token: 0, schemaVersion: 0, turn: 0, generation: 0, publishMs: 0, eventMs: 0, attempt: 0, redelivery: 0, call: undefined, timer: undefined,
   fired: undefined,
 };
 
 function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): LeasedEvent {
-  d.id = d.ledger = d.entry = d.turn = 0;
+  d.id = d.ledger = d.entry = d.turn = d.generation = 0;
   d.partition = d.batch = d.topicPartition = d.topic = d.token = d.schemaVersion = d.publishMs = d.eventMs = d.attempt = d.redelivery = 0;
   d.keyAt = d.keyEnd = d.payloadAt = d.payloadEnd = 0;
   d.propertyAt = undefined;
@@ -181,6 +181,9 @@ function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): Leas
         r.at = end;
         break;
       }
+      case tag(19, varint):
+        d.generation = r.uint64();
+        break;
       case tag(20, bytes): {
         const end = r.span();
         decodeTimer(new Reader(r.buffer, r.at, end));

@@ -4,6 +4,7 @@ import { Item, type DeliveryId, type Kind } from "./inbox.js";
 import type { Fired } from "./schedules.js";
 import { checkedTimer, timersMax, type SetTimer } from "./sending.js";
 import { signalOf, type Cancellable } from "./signal.js";
+import { stateOf, type Load, type States } from "./state.js";
 import { bytes, Reader, tag, varint } from "./wire.js";
 
 /** Why what a handler has left behind must stop. */
@@ -109,6 +110,23 @@ export interface Event {
    * more than 1 MiB, and more than 100 timers of one event. KeyLostError if the handler has returned: the timer is not set.
    */
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void;
+  /**
+   * Resolves with the value that the last turn of the key has left in this process, or otherwise with what `load` returns, or resolves with. A turn is
+   * an event, a call or a firing. Calls and firings have this method, too.
+   *
+   * The handler changes the object in place, and need not give it back. It is kept for the next turn of the key if this handler succeeds, and comes
+   * back there only if no other turn of the key came in between, in any process: so a handler reads what the handler before it has written, without a
+   * query. A turn whose handler does not ask for the value drops it. So does any doubt: an error, a cancelled handler, a key that has moved or was
+   * reserved, a worker that has come or gone, a router of an older release. The value is never durable: write to your database what must last, with
+   * the fence.
+   *
+   * Only objects are kept, of at most Options.stateMax keys, those that were used last. null and undefined are returned as they are, and what `load`
+   * throws is thrown as it is. Once the handler has returned, this only loads.
+   * @throws RingfenceError with the code "argument" if `load` is not a function.
+   */
+  state<T extends object | null | undefined>(load: () => T | PromiseLike<T>): Promise<T>;
+  /** Does the same with one of several values of the key, each with a name of its own. Without a name it is "". */
+  state<T extends object | null | undefined>(name: string, load: () => T | PromiseLike<T>): Promise<T>;
 }
 
 /**
@@ -196,6 +214,9 @@ export class FrameTables {
 
 /** The session that an event came from. */
 export interface EventOwner {
+  /** Its stream has ended. */
+  readonly over: boolean;
+  readonly states: States;
   /** Compares the deadline of a handler with the clock, and sets its cause if it must stop. */
   ask(event: LeasedEvent): void;
   leaseUntil(event: LeasedEvent): Date;
@@ -226,6 +247,7 @@ export class LeasedEvent extends Item implements Event, Cancellable {
   /** @internal */ tokenIndex: number;
   /** @internal */ schemaIndex: number; // plus 1
   /** @internal */ turnOf: DeliveryId;
+  /** @internal */ generation: DeliveryId;
   /** @internal */ publishMs: number;
   /** @internal */ eventMs: number;
   readonly attempt: number;
@@ -274,6 +296,7 @@ export class LeasedEvent extends Item implements Event, Cancellable {
     this.tokenIndex = d.token;
     this.schemaIndex = d.schemaVersion;
     this.turnOf = d.turn;
+    this.generation = d.generation;
     this.publishMs = d.publishMs;
     this.eventMs = d.eventMs;
     this.attempt = d.attempt;
@@ -293,6 +316,11 @@ export class LeasedEvent extends Item implements Event, Cancellable {
 
   get keyBytes(): Buffer {
     return this.frame.bytes.subarray(this.keyAt, this.keyEnd);
+  }
+
+  /** A text of its own, which does not keep the frame in memory. @internal */
+  get keyName(): string {
+    return this.frame.bytes.toString("latin1", this.keyAt, this.keyEnd);
   }
 
   get payload(): Buffer {
@@ -377,6 +405,10 @@ export class LeasedEvent extends Item implements Event, Cancellable {
     (this.timers ??= []).push(timer);
   }
 
+  state<T>(...[first, load]: [Load<T>] | [string, Load<T>]): Promise<T> {
+    return typeof first === "function" ? stateOf(this.owner.states, this, "", first) : stateOf(this.owner.states, this, first, load);
+  }
+
   /** What console.log shows: no bytes of the frame, which holds other events, too. */
   [Symbol.for("nodejs.util.inspect.custom")](): object {
     const { key, topic, attempt, partition } = this;
@@ -401,6 +433,7 @@ export interface RawDelivery {
   token: number;
   schemaVersion: number;
   turn: DeliveryId;
+  generation: DeliveryId;
   publishMs: number;
   eventMs: number;
   attempt: number;

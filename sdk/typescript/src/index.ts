@@ -16,7 +16,7 @@ export {
 export { Fence, type Event, type MessageId, type Property, type Timer } from "./event.js";
 export { Lane, type InvokeOptions, type LaneOptions, type ReserveOptions, type SendOptions } from "./lane.js";
 export { json, type Handler, type Interceptor } from "./handler.js";
-export { defaultEndpoint, drainGraceDefault, endpointEnv, maxInFlightDefault, tokenFileEnv } from "./options.js";
+export { defaultEndpoint, drainGraceDefault, endpointEnv, maxInFlightDefault, stateMaxDefault, tokenFileEnv } from "./options.js";
 export type { Hooks, Logger, Options, Outcome, Session, TlsOptions } from "./options.js";
 export type { Reservation } from "./reservation.js";
 export { run } from "./run.js";

@@ -23,6 +23,9 @@ export const maxInFlightDefault = 1000;
 /** The default of Options.drainGraceMs. */
 export const drainGraceDefault = 30_000;
 
+/** The default of Options.stateMax. */
+export const stateMaxDefault = 100_000;
+
 /**
  * What the SDK logs: connections, lost keys, failures of handlers. It never logs a key or a payload.
  * A console, pino or winston logger will do after a function of one line.
@@ -121,6 +124,8 @@ export interface Options {
    * what you write.
    */
   schedules?: Readonly<Record<string, Schedule>>;
+  /** Bounds the keys whose states are kept: 100000 by default. With 0 Event.state always loads. */
+  stateMax?: number;
   /**
    * Called with true when a session is established, and with false when it is lost or an attempt fails. For a readiness probe. What it throws is
    * logged and changes nothing.
@@ -142,7 +147,7 @@ export interface Options {
 }
 
 const optionNames: ReadonlySet<string> = new Set<keyof Options>([
-  "endpoint", "maxInFlight", "name", "drainGraceMs", "leaveGroup", "signal", "handleSignals", "logger", "interceptors", "hooks", "calls", "schedules", "ready", "traces",
+  "endpoint", "maxInFlight", "name", "drainGraceMs", "leaveGroup", "signal", "handleSignals", "logger", "interceptors", "hooks", "calls", "schedules", "stateMax", "ready", "traces",
   "tls", "tokenFile", "connect", "clock",
 ]);
 
@@ -159,6 +164,7 @@ export interface Settings {
   readonly hooks: Hooks;
   readonly calls: ReadonlyMap<string, CallHandler>;
   readonly schedules: ReadonlyMap<string, Declared>;
+  readonly stateMax: number;
   readonly tokenFile: string;
   readonly options: Options;
 }
@@ -173,7 +179,7 @@ export function settingsOf(options: Options): Settings {
     if (is) wrong.push([argument, `${argument} ${text}`]);
   };
   for (const name of Object.keys(options)) bad(!optionNames.has(name), name, "is no option");
-  const { maxInFlight = maxInFlightDefault, drainGraceMs = drainGraceDefault, name = "", interceptors = [], calls = {}, schedules = {}, tls, signal, logger = stderrLogger } = options;
+  const { maxInFlight = maxInFlightDefault, drainGraceMs = drainGraceDefault, name = "", interceptors = [], calls = {}, schedules = {}, stateMax = stateMaxDefault, tls, signal, logger = stderrLogger } = options;
   bad(!Number.isInteger(maxInFlight) || maxInFlight < 1 || maxInFlight > 100_000, "maxInFlight", `is ${maxInFlight}, want 1 to 100000`);
   bad(!(drainGraceMs >= 0 && drainGraceMs <= 2 ** 31 - 1), "drainGraceMs", `is ${drainGraceMs}, want 0 to ${2 ** 31 - 1}`);
   bad(typeof name !== "string", "name", "is no string");
@@ -181,6 +187,7 @@ export function settingsOf(options: Options): Settings {
   bad(!interceptors.every((one: unknown) => typeof one === "function"), "interceptors", "contains a value that is not a function");
   bad(wrongCalls(calls) !== "", "calls", wrongCalls(calls));
   bad(wrongSchedules(schedules) !== "", "schedules", wrongSchedules(schedules));
+  bad(!Number.isInteger(stateMax) || stateMax < 0, "stateMax", `is ${stateMax}, want 0 or more`);
   bad(signal !== undefined && typeof signal.addEventListener !== "function", "signal", "is no AbortSignal");
   bad(tls !== undefined && !(tls.ca && tls.cert && tls.key), "tls", "has no ca, cert and key: the router requires a certificate of the application");
   const endpoint = options.endpoint || process.env[endpointEnv] || defaultEndpoint;
@@ -188,7 +195,7 @@ export function settingsOf(options: Options): Settings {
   bad(target === undefined, "endpoint", `is ${JSON.stringify(endpoint)}, want host:port or unix:///path`);
   if (wrong.length > 0) throw new RingfenceError("argument", wrong.map(([, text]) => text).join("; "), wrong[0]![0]);
   return {
-    endpoint: target!, maxInFlight, name, drainGraceMs, logger: guarded(logger), interceptors,
+    endpoint: target!, maxInFlight, name, drainGraceMs, stateMax, logger: guarded(logger), interceptors,
     leaveGroup: options.leaveGroup ?? false,
     handleSignals: options.handleSignals ?? signal === undefined,
     hooks: options.hooks ?? {},

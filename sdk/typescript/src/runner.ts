@@ -8,6 +8,7 @@ import { readToken, type Options, type Session as Described, type Settings, sett
 import { withSchedules } from "./schedules.js";
 import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
 import { publishTimers } from "./sending.js";
+import { States } from "./state.js";
 import { installedTraces, Tracer } from "./traces.js";
 import { grpcConnect, type Connect } from "./transport.js";
 
@@ -39,6 +40,7 @@ export interface Source {
 export class Runner implements SessionUser {
   readonly settings: Settings;
   readonly clock: Clock;
+  readonly states: States;
   source: Source | undefined;
 
   readonly #connect: Connect;
@@ -68,6 +70,7 @@ export class Runner implements SessionUser {
   /** @throws RingfenceError with the code "argument". */
   constructor(options: Options) {
     const settings = (this.settings = settingsOf(options));
+    this.states = new States(settings.stateMax);
     try {
       this.clock = options.clock ?? systemClock((text) => settings.logger.warn(text, {}));
     } catch (err) {
@@ -256,6 +259,7 @@ export class Runner implements SessionUser {
 
   begin(event: LeasedEvent): void {
     this.#running++;
+    this.states.begun(event);
     const { hooks } = this.settings;
     if (hooks.started !== undefined) this.hook(() => hooks.started?.(event));
     if (hooks.finished !== undefined) event.begun = performance.now();
@@ -322,6 +326,7 @@ export class Runner implements SessionUser {
   #finish(event: LeasedEvent, kind: Kind, afterMs: number, reason: string, error: unknown): void {
     const session = event.owner as Session;
     const tookNs = event.startedNs > 0 ? this.clock.bootNs() - event.startedNs : 0;
+    if (this.states.size > 0) this.states.ended(event, kind === Kind.Done && session.holds(event));
     if (event.call === undefined) session.inbox.end(event, kind, afterMs, reason, event.startedNs, tookNs);
     else session.inbox.end(event, kind, 0, reason, event.startedNs, tookNs, callResult(event, kind, error));
     this.#running--;

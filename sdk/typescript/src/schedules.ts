@@ -3,6 +3,7 @@ import { textOf } from "./errors.js";
 import type { Fence, LeasedEvent } from "./event.js";
 import { MissedPolicy as WirePolicy } from "./gen/ringfence/app/v1/app_pb.js";
 import type { Handler } from "./handler.js";
+import type { Load } from "./state.js";
 
 /** The most schedules of one worker. */
 export const schedulesMax = 256;
@@ -86,6 +87,9 @@ export interface Firing {
   progress(): void;
   /** Sets a timer of the key schedule/NAME: see Event.after. The handler of events gets it. */
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void;
+  /** Resolves with what the firing before has left in this process, or loads it: see Event.state. */
+  state<T extends object | null | undefined>(load: () => T | PromiseLike<T>): Promise<T>;
+  state<T extends object | null | undefined>(name: string, load: () => T | PromiseLike<T>): Promise<T>;
 }
 
 /**
@@ -160,6 +164,10 @@ class LeasedFiring implements Firing {
 
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void {
     this.event.after(afterMs, name, payload);
+  }
+
+  state<T>(...of: [Load<T>] | [string, Load<T>]): Promise<T> {
+    return this.event.state(...of);
   }
 
   /** What console.log shows. */

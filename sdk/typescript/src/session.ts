@@ -9,6 +9,7 @@ import { Inbox, type Item } from "./inbox.js";
 import { readToken, type Session as Described, type Settings } from "./options.js";
 import { areNamedIn } from "./schedules.js";
 import type { Publish } from "./sending.js";
+import type { States } from "./state.js";
 import type { Status, Wire } from "./transport.js";
 import { narrow } from "./wire.js";
 import { sdk } from "./version.js";
@@ -68,6 +69,7 @@ export interface SessionEnd {
 export interface SessionUser {
   readonly settings: Settings;
   readonly clock: Clock;
+  readonly states: States;
   /** Whether a delivery that is taken can start at once. */
   ready(): boolean;
   /** Starts the handler of a delivery that was taken right before. It does not throw. */
@@ -124,12 +126,13 @@ export class Session implements EventOwner {
       this.#finish(err instanceof RingfenceError ? err : new RingfenceError("unreachable", textOf(err), "", { cause: err }));
       return;
     }
-    const { name, maxInFlight, calls, schedules } = this.#user.settings;
+    const { name, maxInFlight, calls, schedules, stateMax } = this.#user.settings;
+    // Not raw_clock: NTP can slew the clock (clock.ts).
+    const capabilities = ["conformant", ...(calls.size > 0 ? ["calls"] : []), ...(stateMax > 0 ? ["state"] : [])];
     this.#send(encodeRequest(0, {
       case: "hello",
-      // Not raw_clock: NTP can slew the clock (clock.ts).
       value: {
-        worker: name, maxInFlight, sdk, versionMin: protocolVersion, versionMax: protocolVersion, capabilities: calls.size > 0 ? ["conformant", "calls"] : ["conformant"],
+        worker: name, maxInFlight, sdk, versionMin: protocolVersion, versionMax: protocolVersion, capabilities,
         schedules: Array.from(schedules.values(), ({ wire }) => wire),
       },
     }));
@@ -143,6 +146,10 @@ export class Session implements EventOwner {
 
   get welcomed(): boolean {
     return this.#described !== undefined;
+  }
+
+  get states(): States {
+    return this.#user.states;
   }
 
   #send(frame: Buffer): void {
@@ -242,6 +249,7 @@ export class Session implements EventOwner {
     if (revoke.all || revoke.partitions.length > 0) {
       const partitions = new Set(revoke.partitions);
       this.inbox.revoke((item) => revoke.all || partitions.has(item.partition));
+      this.states.forget(this, (partition) => revoke.all || partitions.has(partition));
     }
     if (revoke.deliveryIds.length === 0) return;
     const ids = new Set(revoke.deliveryIds.map(narrow));
@@ -378,6 +386,11 @@ export class Session implements EventOwner {
     } else if (this.#user.clock.now() >= this.inbox.deadline(event)) this.check();
   }
 
+  /** Whether the key of a handler is still its own. Unlike ask it cancels nothing. */
+  holds(event: LeasedEvent): boolean {
+    return event.cause === undefined && this.#user.clock.now() < this.inbox.deadline(event);
+  }
+
   leaseUntil(event: LeasedEvent): Date {
     return new Date(Date.now() + this.inbox.deadline(event) - this.#user.clock.now());
   }
@@ -449,6 +462,7 @@ export class Session implements EventOwner {
     clearInterval(this.#pings);
     clearImmediate(this.#more);
     this.inbox.breakOff();
+    this.states.forget(this, () => true); // after #over is set: handlers that still run leave none behind
     if (this.#held !== 0) this.#user.hook(() => this.#user.settings.hooks.window?.(0, this.#described!.inFlightMax));
     this.#user.ended(this, { welcomed: this.welcomed, awayMs: this.#awayMs, wrongSchedule, error });
   }

@@ -32,7 +32,7 @@ function shown(frame: Deliveries, d: Delivery) {
     id: d.deliveryId, partition: d.partition, key: Buffer.from(d.key).toString(), keyBytes: Buffer.from(d.key), payload: Buffer.from(d.payload),
     properties: d.properties.map((p) => ({ name: frame.names[p.name] ?? "", value: p.value })),
     ledger: d.ledgerId, entry: d.entryId, batch: d.batchIndex, topicPartition: d.topicPartition, topic: frame.topics[d.topic] ?? "",
-    token: frame.tokens[d.token] ?? 0n, turn: d.turn, publish: Number(d.publishTimeMs), event: Number(d.eventTimeMs), attempt: d.attempt,
+    token: frame.tokens[d.token] ?? 0n, turn: d.turn, generation: d.generation, publish: Number(d.publishTimeMs), event: Number(d.eventTimeMs), attempt: d.attempt,
     redelivery: d.redeliveryCount, schema: d.schemaVersion === 0 ? undefined : Buffer.from(frame.schemaVersions[d.schemaVersion - 1]!),
     timer: d.timer && { name: d.timer.name, due: Number(d.timer.dueMs) },
     fired: d.timer?.firing && { schedule: d.timer.name, timeMs: Number(d.timer.firing.timeMs), missed: d.timer.firing.missed },
@@ -43,7 +43,7 @@ function shownEvent(e: LeasedEvent) {
   const { ledger, entry, batch, topicPartition } = e.messageId;
   return {
     id: BigInt(e.id), partition: e.partition, key: e.key, keyBytes: e.keyBytes, payload: e.payload, properties: e.properties,
-    ledger, entry, batch, topicPartition, topic: e.topic, token: e.fence.token, turn: e.turn, publish: e.publishMs, event: e.eventMs, attempt: e.attempt,
+    ledger, entry, batch, topicPartition, topic: e.topic, token: e.fence.token, turn: e.turn, generation: BigInt(e.generation), publish: e.publishMs, event: e.eventMs, attempt: e.attempt,
     redelivery: e.redelivery, schema: e.schemaVersion, timer: e.timer && { name: e.timer.name, due: e.timer.due.getTime() }, fired: e.fired,
   };
 }
@@ -66,7 +66,7 @@ describe("codec", () => {
             properties: list(draw, 3, () => ({ name: index(names), value: text(draw) })),
             ledgerId: signed(draw), entryId: signed(draw), batchIndex: draw(-1, 300), topicPartition: draw(-1, 300), topic: index(topics), token: index(tokens),
             publishTimeMs: signed(draw) % 2n ** 53n, eventTimeMs: unsigned(draw) % 2n ** 53n, attempt: u32(draw), traceparent: text(draw), redeliveryCount: u32(draw),
-            turn: unsigned(draw), schemaVersion: draw(0, schemaVersions.length), ...timer(draw),
+            turn: unsigned(draw), generation: unsigned(draw), schemaVersion: draw(0, schemaVersions.length), ...timer(draw),
           })),
         },
       },

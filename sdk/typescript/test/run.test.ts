@@ -737,11 +737,11 @@ test("no line of the log has a key, a payload or a property", async () => {
 });
 
 test("an error in options is thrown at once, with all that is wrong", async () => {
-  const wrong = run(() => {}, { maxInFlight: 0, drainGraceMs: -1, endpoint: "nowhere", maxInflight: 3 } as object);
+  const wrong = run(() => {}, { maxInFlight: 0, drainGraceMs: -1, stateMax: -1, endpoint: "nowhere", maxInflight: 3 } as object);
   await assert.rejects(wrong, (err: unknown) => {
     assert.ok(err instanceof RingfenceError);
     assert.equal(err.code, "argument");
-    for (const name of ["maxInFlight is 0, want 1 to 100000", "drainGraceMs is -1", 'endpoint is "nowhere", want host:port or unix:///path', "maxInflight is no option"]) assert.ok(err.message.includes(name), err.message);
+    for (const name of ["maxInFlight is 0, want 1 to 100000", "drainGraceMs is -1", "stateMax is -1, want 0 or more", 'endpoint is "nowhere", want host:port or unix:///path', "maxInflight is no option"]) assert.ok(err.message.includes(name), err.message);
     return true;
   });
   await assert.rejects(run(undefined as never), { code: "argument", argument: "handler" });

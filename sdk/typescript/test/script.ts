@@ -4,7 +4,7 @@ import { connect, createServer, type AddressInfo, type Socket } from "node:net";
 import { afterEach } from "node:test";
 import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import type { Clock } from "../src/clock.js";
-import { WorkRequestSchema, WorkResponseSchema, type ResultKind, type WorkRequest } from "../src/gen/ringfence/app/v1/app_pb.js";
+import { WorkRequestSchema, WorkResponseSchema, type DeliverySchema, type ResultKind, type WorkRequest } from "../src/gen/ringfence/app/v1/app_pb.js";
 import type { Instant } from "../src/inbox.js";
 import type { Handler, Options } from "../src/index.js";
 import { run } from "../src/run.js";
@@ -63,13 +63,12 @@ export class ScriptedStream {
 
   /** Delivers events with these ids; the partition and the key are the id. */
   deliver(...ids: number[]): void {
-    this.send({
-      case: "deliveries",
-      value: {
-        number: ++this.#deliveries, topics: ["t"], tokens: [1n],
-        deliveries: ids.map((id) => ({ deliveryId: BigInt(id), partition: id, key: Buffer.from(String(id)), attempt: 1, turn: BigInt(id) })),
-      },
-    });
+    this.deliverAs(...ids.map((id) => ({ deliveryId: BigInt(id), partition: id, key: Buffer.from(String(id)), attempt: 1, turn: BigInt(id) })));
+  }
+
+  /** Delivers in one frame. A token is its index. */
+  deliverAs(...deliveries: MessageInitShape<typeof DeliverySchema>[]): void {
+    this.send({ case: "deliveries", value: { number: ++this.#deliveries, topics: ["t"], tokens: [1n, 2n], deliveries } });
   }
 
   end(code: number, details = ""): void {

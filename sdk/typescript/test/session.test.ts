@@ -36,7 +36,7 @@ describe("session", () => {
     const hello = stream.requests[0]!.frame;
     assert.ok(hello.case === "hello");
     const { worker, maxInFlight, sdk, versionMin, versionMax, capabilities, maxBatchPerKey } = hello.value;
-    assert.deepEqual({ worker, maxInFlight, versionMin, versionMax, capabilities, maxBatchPerKey }, { worker: "me", maxInFlight: 7, versionMin: 1, versionMax: 1, capabilities: ["conformant"], maxBatchPerKey: 0 });
+    assert.deepEqual({ worker, maxInFlight, versionMin, versionMax, capabilities, maxBatchPerKey }, { worker: "me", maxInFlight: 7, versionMin: 1, versionMax: 1, capabilities: ["conformant", "state"], maxBatchPerKey: 0 });
     assert.match(sdk, /^ringfence-typescript\/\d/);
     assert.deepEqual(stream.pings, [1n]);
     stream.welcome();

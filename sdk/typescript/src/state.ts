@@ -1,0 +1,178 @@
+/** What the handlers of keys leave for the next turns of their keys: see Event.state. It holds the rules of docs/sdk-protocol.md, "State". */
+import { RingfenceError } from "./errors.js";
+import type { Fence } from "./event.js";
+import type { DeliveryId } from "./inbox.js";
+
+/** What loads a value. */
+export type Load<T> = () => T | PromiseLike<T>;
+
+/** One turn of a key, by an event, a call or a firing: what there is to know of it here. */
+export interface Turn {
+  /** The stream that it came from. */
+  readonly owner: { readonly over: boolean };
+  /** Names the key; keys that are not UTF-8 can have the same text. */
+  readonly keyName: string;
+  readonly partition: number;
+  readonly fence: Fence;
+  /** 0: the router did not say. */
+  readonly generation: DeliveryId;
+  /** Its handler has returned. */
+  readonly returned: boolean;
+}
+
+/** The values of one key. */
+class Kept {
+  newer: Kept | undefined = undefined;
+  older: Kept | undefined = undefined;
+
+  readonly key: string;
+  readonly partition: number;
+  readonly owner: Turn["owner"];
+  readonly generation: DeliveryId;
+  /** Of the newest turn that had them. */
+  newest: Fence;
+  /** The turn that has them; undefined: it has left them. Until then it refers to its frame. */
+  user: Turn | undefined;
+  values = new Map<string, object>();
+  /** Those of values that the user has asked for. */
+  used = new Map<string, object>();
+
+  constructor(turn: Turn) {
+    this.key = turn.keyName;
+    this.partition = turn.partition;
+    this.owner = turn.owner;
+    this.generation = turn.generation;
+    this.newest = turn.fence;
+    this.user = turn;
+  }
+
+  /** Whether a turn is the next one of the key, anywhere, after the turn that left the values. */
+  isOf(turn: Turn): boolean {
+    return this.user === undefined && this.generation === turn.generation && this.newest.token === turn.fence.token && this.owner === turn.owner;
+  }
+}
+
+/** The values that the last turns of keys have left, of at most `max` keys. */
+export class States {
+  readonly #byKey = new Map<string, Kept>();
+  // A list by use. The order of the map would do, but to find its first key takes longer the more keys before that were deleted.
+  #newest: Kept | undefined = undefined;
+  #oldest: Kept | undefined = undefined;
+
+  constructor(private readonly max: number) {}
+
+  /** The number of keys. As long as it is 0, a handler costs no more than to read it. */
+  get size(): number {
+    return this.#byKey.size;
+  }
+
+  /**
+   * Is called at the start of every handler. What the turn before has left is for this one alone, asked for or not: its handler may write without
+   * asking, lose its key and continue, and then the next turn begins before it has ended.
+   */
+  begun(turn: Turn): void {
+    if (this.size > 0) this.#take(turn);
+  }
+
+  /** Makes a turn the user of the values of its key if they are sure to be the newest, and drops them otherwise. */
+  #take(turn: Turn): Kept | undefined {
+    const kept = this.#byKey.get(turn.keyName);
+    if (kept === undefined || kept.user === turn) return kept;
+    if (turn.fence.before(kept.newest)) return undefined; // it has lost its key to a later turn, and continues
+    this.#unlink(kept);
+    if (!kept.isOf(turn)) {
+      this.#byKey.delete(kept.key);
+      return undefined;
+    }
+    kept.user = turn;
+    kept.used = new Map();
+    kept.newest = turn.fence;
+    this.#link(kept);
+    return kept;
+  }
+
+  /** Returns a value for a turn, undefined if there is none that is sure to be the newest. */
+  get(turn: Turn, name: string): object | undefined {
+    if (this.size === 0 || turn.returned) return undefined;
+    const kept = this.#take(turn);
+    const value = kept?.values.get(name);
+    if (value !== undefined) kept!.used.set(name, value);
+    return value;
+  }
+
+  /** Keeps a value that the handler of a turn has loaded. */
+  put(turn: Turn, name: string, value: object): void {
+    if (this.max === 0 || turn.generation === 0 || turn.returned) return;
+    let kept = this.#byKey.get(turn.keyName);
+    if (kept !== undefined && kept.user !== turn) {
+      if (turn.fence.before(kept.newest)) return;
+      this.#remove(kept);
+      kept = undefined;
+    }
+    if (kept === undefined) {
+      kept = new Kept(turn);
+      this.#byKey.set(kept.key, kept);
+      this.#link(kept);
+    }
+    kept.values.set(name, value);
+    kept.used.set(name, value);
+    if (this.size > this.max) this.#remove(this.#oldest!);
+  }
+
+  /**
+   * Is called at the end of every handler. It keeps the values that the handler has asked for if that has done its work while the key was its own, and
+   * drops all others of the key. A handler that had lost its key may have written after the next turn had read.
+   */
+  ended(turn: Turn, done: boolean): void {
+    if (this.size === 0) return;
+    const kept = this.#byKey.get(turn.keyName);
+    if (kept === undefined) return;
+    if (kept.user === turn && done && kept.used.size > 0 && !turn.owner.over) {
+      kept.user = undefined;
+      kept.values = kept.used;
+    } else if (kept.user === undefined || kept.user === turn) this.#remove(kept); // otherwise this handler had lost the key to another one
+  }
+
+  /** Drops the values of partitions that a stream takes back. */
+  forget(owner: Turn["owner"], hit: (partition: number) => boolean): void {
+    for (let kept = this.#newest; kept !== undefined; ) {
+      const { older } = kept;
+      if (kept.owner === owner && hit(kept.partition)) this.#remove(kept);
+      kept = older;
+    }
+  }
+
+  #remove(kept: Kept): void {
+    this.#unlink(kept);
+    this.#byKey.delete(kept.key);
+  }
+
+  #link(kept: Kept): void {
+    kept.older = this.#newest;
+    if (this.#newest === undefined) this.#oldest = kept;
+    else this.#newest.newer = kept;
+    this.#newest = kept;
+  }
+
+  #unlink(kept: Kept): void {
+    if (kept.newer === undefined) this.#newest = kept.older;
+    else kept.newer.older = kept.older;
+    if (kept.older === undefined) this.#oldest = kept.newer;
+    else kept.older.newer = kept.newer;
+    kept.newer = kept.older = undefined;
+  }
+}
+
+/**
+ * Returns the value of a name for a turn, or loads it. Only an object is kept: another value cannot be changed, so it would be outdated once the
+ * handler has written.
+ */
+export async function stateOf<T>(states: States, turn: Turn, name: unknown, load: unknown): Promise<T> {
+  if (typeof name !== "string") throw new RingfenceError("argument", "the name of the state is no string", "state");
+  if (typeof load !== "function") throw new RingfenceError("argument", "load is not a function", "state");
+  const kept = states.get(turn, name);
+  if (kept !== undefined) return kept as T;
+  const value = await (load as Load<T>)();
+  if (Object(value) === value) states.put(turn, name, value as object);
+  return value;
+}
