@@ -312,7 +312,7 @@ def test_the_states_used_last_are_kept() -> None:
 def test_names() -> None:
     stream = Stream(runner_of())
     first = turn_of(stream, turn=1)
-    cart, total = ask(first, name="cart")[0], ask(first, 1, name="total")[0]
+    cart, total = ask(first, name="cart")[0], ask(first, [1], name="total")[0]
     assert ask(first, name="cart") == (cart, False)
     ended(first)
     second = turn_of(stream, turn=2)
@@ -333,6 +333,15 @@ def test_falsy_values_are_kept_but_none() -> None:
     second = turn_of(stream, turn=2)
     assert second.state(lambda: [1]) == []
     assert second.state(lambda: 5, "none") == 5, "None was kept"
+
+
+@pytest.mark.parametrize("value", [5, 1.5, True, "text", b"bytes", (1, 2), frozenset()], ids=repr)
+def test_a_value_that_cannot_be_changed_is_not_kept(value: Any) -> None:
+    stream = Stream(runner_of())
+    first = turn_of(stream, turn=1)
+    assert ask(first, value) == (value, True)
+    ended(first)
+    assert loads(turn_of(stream, turn=2)), "it would be outdated after a write of the first turn"
 
 
 def test_a_load_that_fails() -> None:
@@ -371,24 +380,24 @@ def test_two_loads_of_one_handler() -> None:
     stream = Stream(runner_of())
     first = turn_of(stream)
 
-    async def both() -> tuple[int, int]:
+    async def both() -> tuple[list[int], list[int]]:
         begun = asyncio.Event()
 
-        async def slow() -> int:
+        async def slow() -> list[int]:
             await begun.wait()
-            return 1
+            return [1]
 
-        async def fast() -> int:
+        async def fast() -> list[int]:
             begun.set()
-            return 2
+            return [2]
 
         first_value, second_value = await asyncio.gather(first.state_async(slow), first.state_async(fast))
         return first_value, second_value
 
-    assert asyncio.run(both()) == (1, 2)
-    assert ask(first) == (1, False)
+    assert asyncio.run(both()) == ([1], [2])
+    assert ask(first) == ([1], False)
     ended(first)
-    assert ask(turn_of(stream, turn=2)) == (1, False)
+    assert ask(turn_of(stream, turn=2)) == ([1], False)
 
 
 def test_without_a_router() -> None:

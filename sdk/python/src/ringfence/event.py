@@ -330,13 +330,14 @@ class Event(Item):
     def state(self, load: Callable[[], V], name: str = "") -> V:
         """Returns the value that the last turn of the key has left in this process, or otherwise what ``load`` returns.
 
-        The handler may change the value, and need not give it back. It is kept for the next turn of the key if this handler returns, and
+        The handler changes the value in place, and need not give it back. It is kept for the next turn of the key if this handler returns, and
         is returned there only if no other turn of the key came in between, on any machine: so a handler reads what the handler before it
         has written, without a query. A turn whose handler does not ask drops the value. So does any doubt: an exception, a cancelled
         handler, a key that has moved or was reserved, a worker that has come or gone, a router of an older release. The value is never
         durable: write to your database what must last, with the fence.
 
-        A key may have several values, each with a name. None is returned, and not kept. What ``load`` raises is raised. At most
+        A key may have several values, each with a name. None, numbers, texts, bytes and tuples are returned, but not kept: no handler can
+        change them in place. What ``load`` raises is raised. At most
         ``state_max`` keys have values, those that were used last. An event that no router delivered always loads.
         """
         return state(self, load, name)

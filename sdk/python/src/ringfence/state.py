@@ -17,6 +17,9 @@ V = TypeVar("V")
 STATE_MAX_DEFAULT = 100_000
 """The keys whose states are kept."""
 
+_FIXED = (int, float, complex, str, bytes, tuple, frozenset)
+"""Types of values that no handler can change in place: after a write of the handler they would be outdated."""
+
 
 class _Kept:
     """The states of one key."""
@@ -80,7 +83,7 @@ class States:
     def put(self, event: Event, name: str, value: object) -> None:
         """Keeps a state that a handler has loaded."""
         stream = event._stream
-        if not self._most or not event._generation or stream is None:
+        if not self._most or not event._generation or stream is None or isinstance(value, _FIXED):
             return
         key = event.key
         with self._lock:

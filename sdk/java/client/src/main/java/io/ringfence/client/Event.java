@@ -529,7 +529,7 @@ public final class Event extends Inbox.Item {
      *
      * <pre>{@code Cart cart = event.state(Cart.class, () -> store.cartOf(event.key()));}</pre>
      *
-     * <p>The handler may change the value, and need not give it back. The value is kept for the next turn of the key if this handler returns
+     * <p>The handler changes the value in place, and need not give it back. The value is kept for the next turn of the key if this handler returns
      * normally. It is returned there only if no other turn of the key came in between, in any process: so a handler reads what the handler before
      * it has written, without a query. Events, calls, timers and firings are all turns of their key. A turn whose handler does not ask for the
      * value drops it. So does any doubt: an exception, a cancelled handler, a key that has moved or was reserved, a worker that has come or
@@ -542,7 +542,7 @@ public final class Event extends Inbox.Item {
      * @param <X> what {@code load} throws
      * @param type the class of the value, which is its name: a key may have values of several classes. For a generic type make a class of
      *     your own that holds it
-     * @param load loads the value; a value of null is not kept
+     * @param load loads the value; null, texts and numbers are not kept, since no handler can change them in place
      * @return the value
      * @throws X as {@code load} does: nothing is kept then
      */

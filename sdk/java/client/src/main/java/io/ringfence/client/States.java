@@ -1,8 +1,11 @@
 package io.ringfence.client;
 
+import java.math.BigDecimal;
+import java.math.BigInteger;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.IntPredicate;
 
@@ -34,6 +37,10 @@ final class States {
             return user == null && generation == event.generation && token == event.fencingToken();
         }
     }
+
+    /** Classes of values that no handler can change in place: after a write of the handler they would be outdated. */
+    private static final Set<Class<?>> FIXED = Set.of(String.class, Boolean.class, Character.class, Byte.class, Short.class, Integer.class, Long.class,
+            Float.class, Double.class, BigInteger.class, BigDecimal.class);
 
     private final ReentrantLock lock = new ReentrantLock();
 
@@ -113,7 +120,7 @@ final class States {
     private void put(Event event, Class<?> type, Object value) {
         lock.lock();
         try {
-            if (max == 0 || event.generation == 0 || event.hasReturned()) { // a task that the handler left behind leaves nothing
+            if (max == 0 || event.generation == 0 || event.hasReturned() || FIXED.contains(value.getClass())) { // a task that the handler left behind leaves nothing
                 return;
             }
             String key = event.keyText();
