@@ -22,7 +22,7 @@ import (
 // The states of at most [WithStateMax] keys are kept, those that were used last. State returns an error of load as it is.
 func State[T any](ctx context.Context, load func(context.Context) (*T, error)) (*T, error) {
 	e, _ := ctx.Value(handlingKey{}).(*Event)
-	if e == nil || e.run.stream == nil { // not in a handler, or in one of a test
+	if e == nil || e.run.stream == nil || e.run.over() { // not in a handler, or in one of a test, or in what a handler has left behind
 		return load(ctx)
 	}
 	all := e.run.stream.runner.states

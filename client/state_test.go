@@ -210,6 +210,38 @@ func TestStateOfATurnThatWasPassedOver(t *testing.T) {
 	}
 }
 
+// TestStateOfWhatAHandlerLeftBehind: code that continues after its handler has returned takes nothing from the next turn, and leaves nothing.
+func TestStateOfWhatAHandlerLeftBehind(t *testing.T) {
+	loads := func(ctx context.Context) (loaded bool) {
+		if _, err := State(ctx, func(context.Context) (*cart, error) { loaded = true; return new(cart), nil }); err != nil {
+			t.Error(err)
+		}
+		return loaded
+	}
+	var left context.Context //nolint:containedctx // of the first handler
+	var second bool
+	s, _ := fiveWaiting(t, func(ctx context.Context, e *Event) error {
+		if loaded := loads(ctx); e.Fence.Turn == 1 {
+			left = ctx
+		} else {
+			second = loaded
+		}
+		return nil
+	})
+	turn := func(number uint64) *Event {
+		e := take(s)
+		e.Key, e.Fence, e.run.generation = "k", Fence{Token: 1, Turn: number}, 1
+		return e
+	}
+	s.runner.call(turn(1), new(event.Result))
+	if !loads(left) {
+		t.Error("it got what is for the next turn")
+	}
+	if s.runner.call(turn(2), new(event.Result)); second {
+		t.Error("the next turn has lost the state")
+	}
+}
+
 // TestStateOfWhatIsTakenBack: a Revoke, of all partitions or of its own, ends the state of a key, and one of others does not.
 func TestStateOfWhatIsTakenBack(t *testing.T) {
 	for name, c := range map[string]struct {
