@@ -17,6 +17,7 @@ import pytest
 import ringfence
 from ringfence import Event, Fence
 from ringfence.app.v1 import app_pb2 as pb
+from ringfence.event import RETURNED
 from ringfence.options import check
 from ringfence.runner import Runner
 from ringfence.stream import Stream
@@ -226,6 +227,16 @@ def test_a_handler_that_continues_leaves_and_takes_nothing() -> None:
     assert ask(second) == (own, False), "its end took the state of the next turn"
     ended(second)
     assert ask(turn_of(stream, turn=3)) == (own, False)
+
+
+def test_what_a_handler_has_left_behind() -> None:
+    stream = Stream(runner_of())
+    first, second = turn_of(stream, turn=1), turn_of(stream, turn=2)
+    own, _ = ask(first)
+    ended(first)
+    first._cause = RETURNED
+    assert loads(first), "it got what is for the next turn"
+    assert ask(second) == (own, False), "the next turn has lost the state"
 
 
 def test_a_handler_that_ends_after_the_next_turn() -> None:

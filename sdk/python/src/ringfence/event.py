@@ -12,6 +12,7 @@ from ringfence.state import state, state_async
 
 if TYPE_CHECKING:
     from ringfence.app.v1 import app_pb2
+    from ringfence.state import States
     from ringfence.stream import Stream
 
 V = TypeVar("V")
@@ -326,6 +327,10 @@ class Event(Item):
         if len(self._timers) >= TIMERS_MAX:
             raise ArgumentError(f"more than {TIMERS_MAX} timers of one event")
         self._timers.append(timer)
+
+    def _states(self) -> States | None:
+        """Returns the states that the handler may ask for. None: no router delivered the event, or this is what the handler has left behind."""
+        return None if self._stream is None or self._cause is RETURNED else self._stream.runner.states
 
     def state(self, load: Callable[[], V], name: str = "") -> V:
         """Returns the value that the last turn of the key has left in this process, or otherwise what ``load`` returns.

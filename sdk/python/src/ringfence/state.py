@@ -122,7 +122,7 @@ class States:
 
 def state(event: Event, load: Callable[[], V], name: str) -> V:
     """Is :meth:`ringfence.Event.state`."""
-    states = None if event._stream is None else event._stream.runner.states
+    states = event._states()
     value = None if states is None else states.get(event, name)
     if value is None:
         value = load()
@@ -138,7 +138,7 @@ def state(event: Event, load: Callable[[], V], name: str) -> V:
 
 async def state_async(event: Event, load: Callable[[], Awaitable[V]], name: str) -> V:
     """Is :meth:`ringfence.Event.state_async`."""
-    states = None if event._stream is None else event._stream.runner.states
+    states = event._states()
     value = None if states is None else states.get(event, name)
     if value is None:
         value = await load()
