@@ -218,7 +218,7 @@ func TestStateOfWhatAHandlerLeftBehind(t *testing.T) {
 		}
 		return loaded
 	}
-	var left context.Context //nolint:containedctx // of the first handler
+	var left context.Context // of the first handler
 	var second bool
 	s, _ := fiveWaiting(t, func(ctx context.Context, e *Event) error {
 		if loaded := loads(ctx); e.Fence.Turn == 1 {
