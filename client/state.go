@@ -22,7 +22,7 @@ import (
 // The states of at most [WithStateMax] keys are kept, those that were used last. State returns an error of load as it is.
 func State[T any](ctx context.Context, load func(context.Context) (*T, error)) (*T, error) {
 	e, _ := ctx.Value(handlingKey{}).(*Event)
-	if e == nil || e.run.stream == nil || e.run.over() { // not in a handler, or in one of a test, or in what a handler has left behind
+	if e == nil || e.run.stream == nil { // not in a handler, or in one of a test
 		return load(ctx)
 	}
 	all := e.run.stream.runner.states
@@ -109,6 +109,9 @@ func (s *states) take(e *Event) *kept {
 func (s *states) get(e *Event, name any) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if e.run.over() { // it is code that the handler has left behind; with the lock, since the handler may be returning
+		return nil
+	}
 	k := s.take(e)
 	if k == nil {
 		return nil
@@ -127,6 +130,9 @@ func (s *states) put(e *Event, name, value any) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if e.run.over() { // while it was loaded
+		return
+	}
 	at := s.byKey[e.Key]
 	if at != nil && at.Value.(*kept).user != e {
 		if e.Fence.Before(at.Value.(*kept).newest) {
@@ -160,7 +166,7 @@ func (s *states) remove(at *list.Element) {
 	s.n.Add(-1)
 }
 
-// done reports whether what a handler leaves may stay: it has returned nil while the key was still its own. One that had lost it may have
+// done reports whether what a handler leaves may be kept: it has returned nil while the key was still its own. One that had lost it may have
 // written after the next turn had read.
 func (s *states) done(e *Event, err error) bool {
 	return err == nil && (s.n.Load() == 0 || e.run.Err() == nil)

@@ -65,7 +65,7 @@ func TestStateIsOfTheTurnBefore(t *testing.T) {
 				all.forget(of, func(q uint32) bool { return q == p })
 				for key := range last {
 					if uint32(key[0]) == p && all.byKey[key] != nil && all.byKey[key].Value.(*kept).stream == of {
-						t.Fatal("a state stayed after its partition was taken back")
+						t.Fatal("a state remained after its partition was taken back")
 					}
 				}
 			},
@@ -220,9 +220,17 @@ func TestStateOfWhatAHandlerLeftBehind(t *testing.T) {
 	}
 	var left context.Context // of the first handler
 	var second bool
+	ended, slow := make(chan struct{}), make(chan error) // slow: the result of a load that takes longer than the handler
 	s, _ := fiveWaiting(t, func(ctx context.Context, e *Event) error {
 		if loaded := loads(ctx); e.Fence.Turn == 1 {
 			left = ctx
+			loading := make(chan struct{})
+			go func() {
+				type other struct{}
+				_, err := State(ctx, func(context.Context) (*other, error) { close(loading); <-ended; return new(other), nil })
+				slow <- err
+			}()
+			<-loading
 		} else {
 			second = loaded
 		}
@@ -236,6 +244,10 @@ func TestStateOfWhatAHandlerLeftBehind(t *testing.T) {
 	s.runner.call(turn(1), new(event.Result))
 	if !loads(left) {
 		t.Error("it got what is for the next turn")
+	}
+	close(ended)
+	if err := <-slow; err != nil {
+		t.Error(err)
 	}
 	if s.runner.call(turn(2), new(event.Result)); second {
 		t.Error("the next turn has lost the state")
