@@ -63,7 +63,7 @@ type Broker struct {
 	client pulsar.Client
 }
 
-// New returns a Broker. The client stays the caller's.
+// New returns a Broker. The client remains the caller's.
 func New(cfg Config, client pulsar.Client) *Broker { return &Broker{cfg: cfg, client: client} }
 
 // ErrConsumed says that somebody else consumes the dead letters.

@@ -22,7 +22,7 @@ const (
 const (
 	StepBegan    = "began"
 	StepSending  = "sending"  // a batch is about to be sent; with the letters of the batch, the batch before was sent
-	StepResolved = "resolved" // the letters of the last batch of an act that was interrupted, and that were found in their topics
+	StepResolved = "resolved" // the letters of an act's last batch that were found in their topics, after the act was interrupted or got no answers
 	StepEnded    = "ended"
 )
 
@@ -98,7 +98,7 @@ func newMemory() *Memory {
 // apply adds a record. A batch counts as sent when a later record of its act says so.
 func (m *Memory) apply(r Record) {
 	last := m.open[r.Act]
-	if r.Step != StepResolved { // which another act writes, perhaps much later
+	if r.Step != StepResolved { // which another act may write, much later
 		m.ends[r.Act] = endOfAct(r)
 	}
 	switch r.Step {
@@ -168,7 +168,7 @@ type Counts struct {
 	Left       int            `json:"left"`                // selected, beyond the limit
 	Foreign    int            `json:"foreign,omitempty"`   // messages of the replays topic that are no records; ignored
 	Doubt      int            `json:"doubt"`               // in a dry run: of an interrupted act, perhaps sent; the next act finds out
-	Obstacles  map[string]int `json:"obstacles,omitempty"` // selected letters that cannot be sent, by reason; they stay
+	Obstacles  map[string]int `json:"obstacles,omitempty"` // selected letters that cannot be sent, by reason; they remain
 	Schema     int            `json:"schema"`              // sent without the schema version that the original has
 	Refused    []string       `json:"refused,omitempty"`   // letters or events that their topics have not taken, the first of them
 	Missing    []string       `json:"missing,omitempty"`   // subscriptions without which nothing is sent to a topic

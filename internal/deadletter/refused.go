@@ -28,10 +28,14 @@ const refusedNamesMax = 100
 // The broker answers the request to close the producer when it has handled what it got from it.
 func (s *sender) find(ctx context.Context, confirmed []Sent, unanswered []batched) (found int, left []batched, err error) {
 	doubt := s.acting.memory.open[s.acting.act.Act]
-	doubt.Letters = nil
+	recorded := doubt.From
+	doubt.Letters, doubt.From = nil, map[string]Place{} // of their topics alone: another one of the batch may have held no message before
 	for i := range unanswered {
 		e := &unanswered[i]
 		doubt.Letters = append(doubt.Letters, e.sent)
+		for partition := range s.ends[e.topic] {
+			doubt.From[partition] = recorded[partition]
+		}
 		if p := s.producers[e.topic]; p != nil {
 			p.Close()
 			delete(s.producers, e.topic)

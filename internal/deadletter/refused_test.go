@@ -11,6 +11,7 @@ import (
 
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -88,6 +89,25 @@ func TestARefusedLetterThatIsShownTwice(t *testing.T) {
 	g.over(client)
 	if got := g.waiting(); len(got) != 5001 {
 		t.Errorf("these wait: %.20q…, want the refused ones", got)
+	}
+}
+
+// TestRefusedLettersBesideATopicThatWasEmpty: a topic that held no message before, and has taken its letters, leaves nothing in doubt.
+func TestRefusedLettersBesideATopicThatWasEmpty(t *testing.T) {
+	t.Parallel()
+	g := newLimitedGroup(t)
+	empty := pulsartest.Topic(t, 0)
+	g.cfg.Topics = append(g.cfg.Topics, empty)
+	g.over(g.client)
+	g.keep(empty, "orders")
+	letter := g.letter(5)
+	letter.Properties[source.PropertyTopic] = empty
+	g.publish(g.cfg.LettersTopic, letter)
+	if c, err := g.replay(Selection{}, nil); !errors.Is(err, ErrNotSent) || c.Sent != 3 || c.Obstacles[ObstacleRefused] != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if got := g.held(empty); got["5"] != 1 || len(got) != 1 {
+		t.Errorf("the topic that was empty holds %v, want letter 5 once", got)
 	}
 }
 

@@ -165,7 +165,7 @@ func (a *acting) lastLetters() (map[string]Place, error) {
 	return a.broker.ends(a.broker.cfg.LettersTopic)
 }
 
-// record writes a record that stays. It fails if another command holds the lock.
+// record writes a lasting record. It fails if another command holds the lock.
 func (a *acting) record(ctx context.Context, r Record) error {
 	r.At = a.broker.cfg.Now().UTC()
 	data, err := json.Marshal(r)

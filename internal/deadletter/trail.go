@@ -16,7 +16,9 @@ type Done struct {
 	Began     time.Time  `json:"began"`
 	Ended     time.Time  `json:"ended,omitzero"`    // zero: it runs, or was interrupted
 	Counts    *Counts    `json:"counts,omitempty"`  // at the end
-	Sending   int        `json:"sending,omitempty"` // of one that has not ended: letters in the batches that it began
+	Sending   int        `json:"sending,omitempty"` // of one that has not ended: letters in the batches that it began, but those that were not found in their topics
+
+	newest int // those of Sending that are in the newest batch
 }
 
 // Trail is the newest acts on the dead letters and events of a group.
@@ -43,7 +45,12 @@ func (t *trailOf) add(r Record) {
 		}
 	case i < 0: // its beginning was cut
 	case r.Step == StepSending:
+		t.trail.Acts[i].newest = len(r.Letters)
 		t.trail.Acts[i].Sending += len(r.Letters)
+	case r.Step == StepResolved:
+		d := &t.trail.Acts[i]
+		d.Sending -= max(0, d.newest-len(r.Letters))
+		d.newest = 0
 	case r.Step == StepEnded:
 		t.trail.Acts[i].Ended, t.trail.Acts[i].Counts, t.trail.Acts[i].Sending = r.At, r.Counts, 0
 	}

@@ -18,6 +18,9 @@ func TestTrail(t *testing.T) {
 		{Act: "a", Step: StepEnded, At: at.Add(time.Second), Counts: &Counts{Purged: 3}},
 		sending("b", "1:1:-1:-1", "1:2:-1:-1"),
 		sending("b", "1:3:-1:-1"),
+		sending("b", "1:4:-1:-1", "1:5:-1:-1"),
+		{Act: "b", Step: StepResolved, Letters: []Sent{{Letter: "1:4:-1:-1"}}},
+		sending("b", "1:5:-1:-1"), // again, alone
 		{Act: "stranger", Step: StepEnded},
 	} {
 		trail.add(r)
@@ -29,7 +32,7 @@ func TestTrail(t *testing.T) {
 	if a := got.Acts[0]; a.What != ActPurge || a.Who != "me" || a.Why != "a test" || !a.Began.Equal(at) || !a.Ended.Equal(at.Add(time.Second)) || a.Counts.Purged != 3 {
 		t.Errorf("%+v", a)
 	}
-	if b := got.Acts[1]; !b.Ended.IsZero() || b.Sending != 3 {
+	if b := got.Acts[1]; !b.Ended.IsZero() || b.Sending != 5 {
 		t.Errorf("%+v", b)
 	}
 }
