@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import decimal
+import enum
 import gc
 import queue
 import random
@@ -239,6 +242,22 @@ def test_what_a_handler_has_left_behind() -> None:
     assert ask(second) == (own, False), "the next turn has lost the state"
 
 
+@pytest.mark.parametrize("cause", [RETURNED, ringfence.KeyLost("lost")], ids=["returned", "cancelled"])
+def test_a_load_that_ends_after_its_handler(cause: ringfence.Cancelled) -> None:
+    """As in a task that the handler has left behind. Nobody would end the turn, so its event and its stream would be kept."""
+    stream = Stream(runner_of())
+    event = turn_of(stream)
+    value = Cart()
+
+    def load() -> Cart:
+        ended(event, done=cause is RETURNED)
+        event._cause = cause
+        return value
+
+    assert event.state(load) is value
+    assert not stream.runner.states.kept
+
+
 def test_a_handler_that_ends_after_the_next_turn() -> None:
     stream = Stream(runner_of())
     lost, second = turn_of(stream, turn=1), turn_of(stream, turn=2)
@@ -346,7 +365,17 @@ def test_falsy_values_are_kept_but_none() -> None:
     assert second.state(lambda: 5, "none") == 5, "None was kept"
 
 
-@pytest.mark.parametrize("value", [5, 1.5, True, "text", b"bytes", (1, 2), frozenset()], ids=repr)
+class Status(enum.Enum):
+    """A state that a handler could only replace."""
+
+    OPEN = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [5, 1.5, True, decimal.Decimal("1.5"), "text", b"bytes", (1, 2), frozenset(), Status.OPEN, datetime.date(2026, 1, 2), datetime.timedelta(1)],
+    ids=repr,
+)
 def test_a_value_that_cannot_be_changed_is_not_kept(value: Any) -> None:
     stream = Stream(runner_of())
     first = turn_of(stream, turn=1)
@@ -531,6 +560,23 @@ def test_turns_of_a_worker(router: Router, style: str) -> None:
     router.disconnect()
     assert turn("1") == [1], "it was left on another stream"
     assert list(kept) == [b"k"], "states of a stream that has ended keep it in memory"
+
+
+def test_a_delivery_without_a_fence(router: Router, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the router fails its own delivery, and no thread or task of the pool."""
+    wire = router._wire
+
+    def without_token(*arguments: Any) -> pb.Delivery:
+        delivery = wire(*arguments)
+        if delivery.payload == b"2":
+            delivery.token = 99  # which the frame does not have
+        return delivery
+
+    visits = Visits(style)
+    router.start(visits.handler, max_in_flight=1)
+    monkeypatch.setattr(router, "_wire", without_token)
+    assert [router.deliver("k", payload).outcome().kind for payload in ("1", "2", "3")] == ["done", "retry", "done"]
+    assert [visits.seen.get(timeout=WAIT) for _ in range(2)] == [[1], [3]]
 
 
 def test_firings(router: Router, style: str) -> None:

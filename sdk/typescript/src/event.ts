@@ -120,6 +120,8 @@ export interface Event {
    * reserved, a worker that has come or gone, a router of an older release. The value is never durable: write to your database what must last, with
    * the fence.
    *
+   * A handler that writes a changed copy leaves the old object for the next turn: assign to its fields instead.
+   *
    * Only objects are kept, of at most Options.stateMax keys, those that were used last. null and undefined are returned as they are, and what `load`
    * throws is thrown as it is. Once the handler has returned, this only loads.
    * @throws RingfenceError with the code "argument" if `load` is not a function.

@@ -177,7 +177,7 @@ class LeasedFiring implements Firing {
   }
 }
 
-/** What the router prints, and takes as a name. */
+/** The names that the router takes: those that its logs and pages can show. */
 const printable = /^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$/u;
 
 /** Returns what is wrong with schedules, "" if nothing is. The router checks the rest: expressions, zones, and how long a time may be. */

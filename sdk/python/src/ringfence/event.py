@@ -341,9 +341,10 @@ class Event(Item):
         handler, a key that has moved or was reserved, a worker that has come or gone, a router of an older release. The value is never
         durable: write to your database what must last, with the fence.
 
-        A key may have several values, each with a name. None, numbers, texts, bytes and tuples are returned, but not kept: no handler can
-        change them in place. What ``load`` raises is raised. At most
-        ``state_max`` keys have values, those that were used last. An event that no router delivered always loads.
+        A key may have several values, each with a name. None, numbers, texts, bytes, tuples, dates, times and members of an Enum are returned,
+        but not kept: no handler can change them in place. A handler that writes a changed copy, as of a frozen dataclass, would leave the
+        old value: keep the copy in an object that can be changed. What ``load`` raises is raised. At most ``state_max`` keys have values,
+        those that were used last. An event that no router delivered always loads.
         """
         return state(self, load, name)
 
@@ -353,7 +354,7 @@ class Event(Item):
 
     @property
     def lease_until(self) -> datetime.datetime | None:
-        """The current end of the handler's lease in UTC, which is renewed as long as the key stays here.
+        """The current end of the handler's lease in UTC, which is renewed as long as the key remains here.
 
         Use it for planning alone, such as whether to begin another chunk of work: :meth:`check` is the signal to stop. None for an
         event that no router delivered.

@@ -156,9 +156,9 @@ class ThreadPool:
                 self.wake()
             began = boot_ns() if live.inbox.timed else 0  # type: ignore[union-attr]
             answer = None
-            if kept:
-                states.begun(event)
             try:
+                if kept:
+                    states.begun(event)
                 copy().run(handler, event)  # its context variables are its own
             except BaseException as error:  # also an attempt to exit
                 if kept:
@@ -318,9 +318,9 @@ class LoopPool:
                 answer: Answer | None = None
                 event._steps = steps
                 steps.event = event
-                if kept:
-                    states.begun(event)
                 try:
+                    if kept:
+                        states.begun(event)
                     await handler(event)
                 except BaseException as error:
                     if steps.closed:  # the application has closed its loop

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
 import inspect
+import numbers
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Container
@@ -17,7 +20,7 @@ V = TypeVar("V")
 STATE_MAX_DEFAULT = 100_000
 """The keys whose states are kept."""
 
-_FIXED = (int, float, complex, str, bytes, tuple, frozenset)
+_FIXED = (numbers.Number, str, bytes, tuple, frozenset, enum.Enum, datetime.date, datetime.time, datetime.timedelta)
 """Types of values that no handler can change in place: after a write of the handler they would be outdated."""
 
 
@@ -84,6 +87,8 @@ class States:
         """Keeps a state that a handler has loaded."""
         stream = event._stream
         if not self._most or not event._generation or stream is None or isinstance(value, _FIXED):
+            return
+        if event._cause is not None:  # its handler was cancelled, or has returned while this was loaded: nobody would drop what refers to its frame
             return
         key = event.key
         with self._lock:

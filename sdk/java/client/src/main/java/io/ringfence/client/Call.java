@@ -178,7 +178,7 @@ public final class Call {
      * @param <T> the type of the value
      * @param <X> what {@code load} throws
      * @param type the class of the value
-     * @param load loads the value; a value of null is not kept
+     * @param load loads the value
      * @return the value
      * @throws X as {@code load} does
      */

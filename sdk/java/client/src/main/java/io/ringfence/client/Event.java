@@ -335,7 +335,7 @@ public final class Event extends Inbox.Item {
     }
 
     /**
-     * Returns the name of the event, which stays through all retries.
+     * Returns the name of the event, the same through all retries.
      *
      * @return Pulsar's id of the message
      */
@@ -438,7 +438,7 @@ public final class Event extends Inbox.Item {
     }
 
     /**
-     * Returns the present end of the handler's lease, which is renewed as long as the key stays here. Use it only for
+     * Returns the present end of the handler's lease, which is renewed as long as the key remains here. Use it only for
      * planning, such as whether to begin another part of the work: {@link #checkActive} decides.
      *
      * @return wall time, not in the future when the handler has returned; empty for an event that no router delivered
@@ -535,6 +535,8 @@ public final class Event extends Inbox.Item {
      * value drops it. So does any doubt: an exception, a cancelled handler, a key that has moved or was reserved, a worker that has come or
      * gone, a router of an older release. The value is never durable: write to your database what must last, with the fence.
      *
+     * <p>A handler that writes a changed copy, as of a record, leaves the old value for the next turn: keep the copy in an object that can be changed.
+     *
      * <p>The states of at most {@link Worker.Builder#stateMax} keys are kept, those that were used last. An event that no router delivered always
      * loads.
      *
@@ -542,7 +544,7 @@ public final class Event extends Inbox.Item {
      * @param <X> what {@code load} throws
      * @param type the class of the value, which is its name: a key may have values of several classes. For a generic type make a class of
      *     your own that holds it
-     * @param load loads the value; null, texts and numbers are not kept, since no handler can change them in place
+     * @param load loads the value; null, texts, numbers, enums and the times of java.time are not kept, since no handler can change them in place
      * @return the value
      * @throws X as {@code load} does: nothing is kept then
      */

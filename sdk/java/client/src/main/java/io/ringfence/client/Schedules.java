@@ -15,7 +15,7 @@ final class Schedules {
     private static final int CRON_MAX = 256;
     private static final int ZONE_MAX = 64;
 
-    /** What the router prints, and takes as a name. */
+    /** The names that the router takes: those that its logs and pages can show. */
     private static final Pattern PRINTABLE = Pattern.compile("[\\p{L}\\p{M}\\p{N}\\p{P}\\p{S} ]+");
 
     private static final int SHOWN_MAX = 80; // characters of a name that is refused

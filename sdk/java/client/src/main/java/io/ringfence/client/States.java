@@ -2,6 +2,8 @@ package io.ringfence.client;
 
 import java.math.BigDecimal;
 import java.math.BigInteger;
+import java.time.temporal.TemporalAccessor;
+import java.time.temporal.TemporalAmount;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -38,7 +40,7 @@ final class States {
         }
     }
 
-    /** Classes of values that no handler can change in place: after a write of the handler they would be outdated. */
+    /** Classes of values that no handler can change in place, beside enums and times: after a write of the handler they would be outdated. */
     private static final Set<Class<?>> FIXED = Set.of(String.class, Boolean.class, Character.class, Byte.class, Short.class, Integer.class, Long.class,
             Float.class, Double.class, BigInteger.class, BigDecimal.class);
 
@@ -120,7 +122,7 @@ final class States {
     private void put(Event event, Class<?> type, Object value) {
         lock.lock();
         try {
-            if (max == 0 || event.generation == 0 || event.hasReturned() || FIXED.contains(value.getClass())) { // a task that the handler left behind leaves nothing
+            if (max == 0 || event.generation == 0 || event.hasReturned() || isFixed(value)) { // a task that the handler left behind leaves nothing
                 return;
             }
             String key = event.keyText();
@@ -141,6 +143,10 @@ final class States {
         } finally {
             lock.unlock();
         }
+    }
+
+    private static boolean isFixed(Object value) {
+        return FIXED.contains(value.getClass()) || value instanceof Enum || value instanceof TemporalAccessor || value instanceof TemporalAmount;
     }
 
     private void remove(String key) {

@@ -134,9 +134,9 @@ class StatesTest {
 
     /** A value that no handler can change in place would be outdated after a write. */
     @Test
-    void textsAndNumbersAreNotKept() throws Exception {
+    void aValueThatCannotBeChangedIsNotKept() throws Exception {
         States states = new States(10);
-        for (Object value : List.of("text", 5, 5L, 1.5, true, 'c', BigDecimal.ONE)) {
+        for (Object value : List.of("text", 5, 5L, 1.5, true, 'c', BigDecimal.ONE, Thread.State.NEW, Instant.EPOCH, Duration.ZERO)) {
             Event event = begin(states, "k", 1);
             assertEquals(value, states.of(event, Object.class, () -> value));
             end(states, event, true);

@@ -35,7 +35,7 @@ public class RingfenceProperties {
     /** Whether the router leaves its group when the application stops. */
     private boolean leaveGroup;
 
-    /** Most keys whose state is kept between two listeners, 0 or more. */
+    /** Number of keys whose state is kept, those that were used last. With 0 it is always loaded. */
     private int stateMax = Worker.STATE_MAX_DEFAULT;
 
     /** File with the token for the router. By default RINGFENCE_APP_TOKEN_FILE names it. */
