@@ -36,7 +36,6 @@ type handled struct {
 	key        event.Key
 	start, end clock.Instant
 	outcome    journal.Outcome
-	token      int64 // of its fence
 }
 
 // handlings reads the journals: all handlings that have ended, in the order of their starts.
@@ -50,7 +49,7 @@ func (c *cluster) handlings() []*handled {
 	running := map[name]*handled{}
 	err := c.walk(func(s journal.Step) error {
 		if s.Outcome == 0 {
-			h := &handled{event: s.Event, key: s.Key, start: s.At, token: s.Token}
+			h := &handled{event: s.Event, key: s.Key, start: s.At}
 			running[name{s.File, s.Handling}] = h
 			all = append(all, h)
 			return nil

@@ -417,7 +417,8 @@ func TestWatchdogKillsInTime(t *testing.T) {
 	t.Parallel()
 	// How far its clock is ahead is known by when its answers are read, which a busy machine does late: then it kills too early, which is safe.
 	const early = 500 * time.Millisecond
-	latest := -time.Hour
+	// A busy machine may also see an end late, but hardly all five.
+	first, latest := time.Hour, -time.Hour
 	for range 5 {
 		d, err := startDog()
 		if err != nil {
@@ -433,15 +434,15 @@ func TestWatchdogKillsInTime(t *testing.T) {
 		d.say(tellUntil, int64(deadline.Add(d.ahead)))
 		_ = child.Wait() // it is killed
 		late := clock.Now().Sub(deadline)
-		latest = max(latest, late)
+		first, latest = min(first, late), max(latest, late)
 		if late < -lockKill-early {
 			t.Errorf("it has killed %v before the deadline", -late)
 		}
 		d.end()
 	}
-	t.Logf("the latest end was seen %v after its deadline", latest)
-	if latest > time.Second { // of a busy machine
-		t.Errorf("it has killed %v after the deadline", latest)
+	t.Logf("the ends were seen %v to %v after their deadlines", first, latest)
+	if first > time.Second || latest > 45*time.Second { // the child ends by itself later
+		t.Errorf("it has killed %v to %v after the deadlines", first, latest)
 	}
 }
 

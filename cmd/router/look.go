@@ -114,7 +114,7 @@ func locateCommand() *cobra.Command {
 
 The owner says what runs and what waits in the key's mailbox: events, calls, and the
 reservation that holds the key; every other member says which events of the key it has
-received and holds until their verdict. The key waits for, in words and in JSON,
+received and holds until their verdict. What a key can wait for, in words and in JSON:
   the handler                       handler  its event or call runs, or it is reserved
   its next attempt                  retry    its event has failed
   its gate                          gate     an earlier owner may still work on it

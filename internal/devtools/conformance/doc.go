@@ -36,11 +36,12 @@
 // MISSED says what it then does: 1 fails, 2 sets the timers of the instruction after with 60,000 ms, 3 rejects the firing, and any other number is done.
 //
 // A worker with state between the turns of a key knows the instruction state for events. The handler asks for the state of its key, whose load writes the line
-// loaded and returns an empty list of ids. It writes the line state with the first id of the list, or its own if there is none, and adds its own. "then" says
-// what it does next: nothing, which succeeds, or one of fail, sleep and ignore_cancel:
+// loaded and returns an empty list of ids. Then the handler writes the line state with the first id of the list, or with its own if there is none, and adds its own:
 //
 //	loaded ID
 //	state ID FIRST
+//
+// "then" says what it does next: nothing, which succeeds, or one of fail, sleep and ignore_cancel.
 //
 // If its SDK cannot do what the instruction says, it writes "unsupported ID". Other lines are
 // ignored. SIGTERM stops the worker in an orderly way.
