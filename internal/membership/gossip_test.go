@@ -503,7 +503,9 @@ func TestOnlySelfIsNotReportedForALaterIncarnation(t *testing.T) {
 	t.Parallel()
 	other := startNode(t, testConfig("other"))
 	metrics := NewMetrics(prometheus.NewRegistry())
-	run := func(change func(*Config), until func(*Gossip) bool) {
+	var taken net.Listener // at the first address
+	var run func(change func(*Config), until func(*Gossip) bool)
+	run = func(change func(*Config), until func(*Gossip) bool) {
 		cfg := testConfig("a")
 		change(&cfg)
 		g, err := New(cfg, Member{Inc: newInc(), GRPCAddr: "127.0.0.1:1665"}, nil, func(Evidence) {}, nil, quiet(), metrics)
@@ -513,7 +515,15 @@ func TestOnlySelfIsNotReportedForALaterIncarnation(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- g.Run(ctx) }()
-		<-g.Ready()
+		select {
+		case <-g.Ready():
+		case err := <-ended:
+			if cancel(); !strings.Contains(err.Error(), "address already in use") {
+				t.Fatal(err)
+			}
+			run(change, until) // another process has taken the address that was free: with another one
+			return
+		}
 		eventually.True(t, "the state of this incarnation", func() bool { return until(g) })
 		cancel()
 		if err := <-ended; err != nil {
@@ -523,8 +533,15 @@ func TestOnlySelfIsNotReportedForALaterIncarnation(t *testing.T) {
 	only := func() bool { return testutil.ToFloat64(metrics.onlySelf) == 1 }
 	run(func(c *Config) {
 		c.Listen = freeAddr(t)
+		if taken == nil {
+			var err error
+			if taken, err = net.Listen("tcp", c.Listen); err != nil {
+				t.Fatal(err)
+			}
+		}
 		c.Seeds = []string{c.Listen}
 	}, func(*Gossip) bool { return only() })
+	_ = taken.Close()
 	if only() {
 		t.Error("it is reported of a node that is in no gossip")
 	}
