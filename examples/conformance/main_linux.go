@@ -6,6 +6,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,6 +54,12 @@ func handle(ctx context.Context, e *client.Event, in instruction) error {
 	if e.Timer != nil {
 		fmt.Printf("timer %d %d %s\n", in.ID, e.Timer.Due.UnixMilli(), e.Timer.Name) //nolint:forbidigo // in one call, as in report
 	}
+	if in.Do == "state" {
+		if err := visit(ctx, in); err != nil {
+			return err
+		}
+		in.Do = cmp.Or(in.Then, "done")
+	}
 	switch in.Do {
 	case "done":
 		return nil
@@ -71,21 +78,6 @@ func handle(ctx context.Context, e *client.Event, in instruction) error {
 		return client.Reject(errors.New("told to reject"))
 	case "retry_after":
 		return client.RetryAfter(errors.New("told to wait"), wait)
-	case "state":
-		if err := visit(ctx, in); err != nil {
-			return err
-		}
-		switch in.Then {
-		case "":
-			return nil
-		case "fail":
-			return errors.New("told to fail")
-		case "sleep":
-			return sleep(ctx, wait)
-		case "ignore_cancel":
-			time.Sleep(wait)
-			return nil
-		}
 	case "sleep":
 		return sleep(ctx, wait)
 	case "progress":

@@ -2,6 +2,7 @@ package reference
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -37,14 +38,9 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 		fmt.Fprintf(s.Out, "timer %d %d %s\n", in.ID, t.GetDueMs(), t.GetName())
 	}
 	wait := time.Duration(in.Ms) * time.Millisecond
-	sleep := func() {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-d.lost:
-			failed(errors.New("the key is lost"))
-		}
+	if in.Do == "state" {
+		s.state(d)
+		in.Do = cmp.Or(in.Then, "done")
 	}
 	switch in.Do {
 	case "done":
@@ -62,22 +58,15 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 			result.AfterMs = uint64(in.Ms)
 		}
 	case "sleep":
-		sleep()
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-d.lost:
+			failed(errors.New("the key is lost"))
+		}
 	case "ignore_cancel":
 		time.Sleep(wait)
-	case "state":
-		s.state(d)
-		switch in.Then {
-		case "":
-		case "fail":
-			failed(errors.New("told to fail"))
-		case "sleep":
-			sleep()
-		case "ignore_cancel":
-			time.Sleep(wait)
-		default:
-			failed(fmt.Errorf("no such instruction: %q", in.Then))
-		}
 	case "progress":
 		if !s.is("no-progress") {
 			s.mu.Lock()
