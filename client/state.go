@@ -22,16 +22,17 @@ import (
 // The states of at most [WithStateMax] keys are kept, those that were used last. State returns an error of load as it is.
 func State[T any](ctx context.Context, load func(context.Context) (*T, error)) (*T, error) {
 	e, _ := ctx.Value(handlingKey{}).(*Event)
-	if e == nil || e.run.stream == nil { // not in a handler, or in one of a test
+	if e == nil || e.run.stream == nil { // not in a handler, or in one that no router has called
 		return load(ctx)
 	}
 	all := e.run.stream.runner.states
-	if v := all.get(e, typeOf[T]{}); v != nil {
-		return v.(*T), nil
+	of, left := all.get(e, typeOf[T]{})
+	if left != nil {
+		return left.(*T), nil
 	}
 	v, err := load(ctx)
-	if err == nil && v != nil {
-		all.put(e, typeOf[T]{}, v)
+	if err == nil && v != nil && of != nil {
+		all.put(e, of, typeOf[T]{}, v)
 	}
 	return v, err
 }
@@ -105,58 +106,50 @@ func (s *states) take(e *Event) *kept {
 	return k
 }
 
-// get returns a state for a handler, nil if there is none that is sure to be the newest.
-func (s *states) get(e *Event, name any) any {
+// get returns what the turn before has left, nil if there is nothing that is sure to be the newest; then the handler loads it, and puts it into of.
+func (s *states) get(e *Event, name any) (of *kept, left any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.run.over() { // it is code that the handler has left behind; with the lock, since the handler may be returning
-		return nil
+		return nil, nil
 	}
-	k := s.take(e)
-	if k == nil {
-		return nil
+	if of = s.take(e); of == nil {
+		return s.add(e), nil
 	}
-	v := k.values[name]
-	if v != nil {
-		k.used[name] = v
+	if left = of.values[name]; left != nil {
+		of.used[name] = left
 	}
-	return v
+	return of, left
 }
 
-// put keeps a state that a handler has loaded.
-func (s *states) put(e *Event, name, value any) {
-	if s.max == 0 || e.run.generation == 0 {
-		return
+// add makes a turn the user of states that it has not loaded yet: a handler that has lost the key may write and end during the load. It
+// returns nil if the turn may leave none.
+func (s *states) add(e *Event) *kept {
+	if s.max == 0 || e.run.generation == 0 || s.byKey[e.Key] != nil { // the states of a later turn
+		return nil
 	}
+	if s.byKey == nil {
+		s.byKey = make(map[string]*list.Element)
+	}
+	k := &kept{
+		key:       strings.Clone(e.Key), // the event's strings share the memory of their frame
+		partition: e.run.item.Partition, stream: e.run.stream, token: e.Fence.Token, generation: e.run.generation,
+		newest: e.Fence, user: e, values: make(map[any]any), used: make(map[any]any),
+	}
+	s.byKey[k.key] = s.recent.PushFront(k)
+	s.n.Add(1)
+	if s.recent.Len() > s.max {
+		s.remove(s.recent.Back())
+	}
+	return k
+}
+
+// put keeps a state that a handler has loaded, unless those of its turn were dropped meanwhile.
+func (s *states) put(e *Event, of *kept, name, value any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.run.over() { // while it was loaded
-		return
-	}
-	at := s.byKey[e.Key]
-	if at != nil && at.Value.(*kept).user != e {
-		if e.Fence.Before(at.Value.(*kept).newest) {
-			return
-		}
-		s.remove(at)
-		at = nil
-	}
-	if at == nil {
-		if s.byKey == nil {
-			s.byKey = make(map[string]*list.Element)
-		}
-		key := strings.Clone(e.Key) // the event's strings share the memory of their frame
-		at = s.recent.PushFront(&kept{
-			key: key, partition: e.run.item.Partition, stream: e.run.stream, token: e.Fence.Token, generation: e.run.generation,
-			newest: e.Fence, user: e, values: make(map[any]any), used: make(map[any]any),
-		})
-		s.byKey[key] = at
-		s.n.Add(1)
-	}
-	k := at.Value.(*kept)
-	k.values[name], k.used[name] = value, value
-	for s.recent.Len() > s.max {
-		s.remove(s.recent.Back())
+	if at := s.byKey[of.key]; at != nil && at.Value == of && !e.run.over() {
+		of.values[name], of.used[name] = value, value
 	}
 }
 
@@ -173,7 +166,8 @@ func (s *states) done(e *Event, err error) bool {
 }
 
 // ended is called at the end of every handler. It keeps the values that the handler has asked for if it has done its
-// work, and drops all others of the key.
+// work, and drops all others of the key. So a handler that had lost the key drops those of the turn that runs now: that may have loaded them
+// before this one's last write.
 func (s *states) ended(e *Event, done bool) {
 	if s.n.Load() == 0 {
 		return
@@ -185,12 +179,11 @@ func (s *states) ended(e *Event, done bool) {
 		return
 	}
 	k := at.Value.(*kept)
-	switch {
-	case k.user == e && done && len(k.used) > 0 && !e.run.stream.over.Load(): // else it would only keep the memory of a stream that has ended
-		k.user, k.values, k.used = nil, k.used, nil
-	case k.user == nil || k.user == e: // otherwise this handler had lost the key to another one
+	if k.user != e || !done || len(k.used) == 0 || e.run.stream.over.Load() { // it would only keep the memory of a stream that has ended
 		s.remove(at)
+		return
 	}
+	k.user, k.values, k.used = nil, k.used, nil
 }
 
 // forget drops the states of partitions that are taken back.

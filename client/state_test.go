@@ -173,6 +173,54 @@ func TestStateOfAHandlerThatGoesOn(t *testing.T) {
 	}
 }
 
+// TestStateBesideAHandlerThatGoesOn: a handler that has lost its key may write until it ends, so that the turn in which it ends may have loaded less.
+func TestStateBesideAHandlerThatGoesOn(t *testing.T) {
+	for _, during := range []string{"the turn", "its load", "the load of another value"} {
+		all := &states{max: 10}
+		s := &stream{runner: &runner{states: all}}
+		turn := func(number uint64) (*Event, context.Context) {
+			e := &Event{Key: "k", Fence: Fence{Token: 1, Turn: number}}
+			e.run.stream, e.run.generation, e.run.item.Of = s, 1, e
+			return e, context.WithValue(t.Context(), handlingKey{}, e)
+		}
+		lost, _ := turn(1)
+		loads := 0
+		ask := func(ctx context.Context, meanwhile string) {
+			_, err := State(ctx, func(context.Context) (*cart, error) {
+				if loads++; meanwhile == during {
+					all.ended(lost, false)
+				}
+				return new(cart), nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		second, ctx := turn(2)
+		ask(ctx, "its load")
+		switch during {
+		case "the turn":
+			all.ended(lost, false)
+		case "the load of another value":
+			type other struct{}
+			_, err := State(ctx, func(context.Context) (*other, error) { all.ended(lost, false); return new(other), nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		all.ended(second, true)
+		third, ctx := turn(3)
+		ask(ctx, "")
+		all.ended(third, true)
+		fourth, ctx := turn(4)
+		ask(ctx, "")
+		all.ended(fourth, true)
+		if loads != 2 {
+			t.Errorf("a handler ends during %s: the states of three turns were loaded %d times, want 2: the second loads again, and the third does not", during, loads)
+		}
+	}
+}
+
 // TestStateOfATurnThatWasPassedOver: a handler that has not asked may have written, and continues while the next turn begins.
 func TestStateOfATurnThatWasPassedOver(t *testing.T) {
 	var s *stream

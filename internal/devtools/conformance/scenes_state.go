@@ -189,22 +189,13 @@ func playStateLost(r *router) {
 		s.awaitAnswer(rule, id, kindCancelled)
 		inTime = inTime || r.finished(rule, id) <= until+int64(bootStep)
 	}
-	answered := bootTime()
 	r.sleepUntil(r.started(rule, second) + int64(ignoresFor))
 	s.want(rule, second, kindDone)
-	end := r.finished(rule, second)
 	if inTime {
 		return
 	}
 	r.found(rule, second, second)
-	next, first := s.give(turnOf("one", 1)), second
-	s.want(rule, next, kindDone)
-	r.finished(rule, next)
-	r.change(func() {
-		if end < answered+int64(bootStep) && r.loaded[next] { // the other handler may have ended later, and have written after this one had read
-			first = next
-		}
-	})
-	r.found(rule, next, first)
+	first := s.loads(rule, turnOf("one", 1)) // the handler before the second may have written after that had read
+	s.keeps(rule, turnOf("one", 1), first)
 	s.loads(rule, turnOf("alone", 1))
 }

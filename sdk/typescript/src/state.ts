@@ -91,37 +91,32 @@ export class States {
     return kept;
   }
 
-  /** Returns a value for a turn, undefined if there is none that is sure to be the newest. */
-  get(turn: Turn, name: string): object | undefined {
-    if (this.size === 0 || turn.returned) return undefined;
-    const kept = this.#take(turn);
-    const value = kept?.values.get(name);
-    if (value !== undefined) kept!.used.set(name, value);
-    return value;
+  /** Returns the values that a turn has, or to which it may add what it loads; undefined: it may not. */
+  of(turn: Turn): Kept | undefined {
+    return turn.returned ? undefined : (this.#take(turn) ?? this.#add(turn));
   }
 
-  /** Keeps a value that the handler of a turn has loaded. */
-  put(turn: Turn, name: string, value: object): void {
-    if (this.max === 0 || turn.generation === 0 || turn.returned) return;
-    let kept = this.#byKey.get(turn.keyName);
-    if (kept !== undefined && kept.user !== turn) {
-      if (turn.fence.before(kept.newest)) return;
-      this.#remove(kept);
-      kept = undefined;
-    }
-    if (kept === undefined) {
-      kept = new Kept(turn);
-      this.#byKey.set(kept.key, kept);
-      this.#link(kept);
-    }
+  /** Makes a turn the user of values that it has not loaded yet: a handler that has lost the key may write and end during the load. */
+  #add(turn: Turn): Kept | undefined {
+    if (this.max === 0 || turn.generation === 0 || this.#byKey.has(turn.keyName)) return undefined; // the values of a later turn
+    const kept = new Kept(turn);
+    this.#byKey.set(kept.key, kept);
+    this.#link(kept);
+    if (this.size > this.max) this.#remove(this.#oldest!);
+    return kept;
+  }
+
+  /** Keeps a value that the handler of a turn has loaded, unless the values of the turn were dropped meanwhile. */
+  put(turn: Turn, kept: Kept, name: string, value: object): void {
+    if (turn.returned || this.#byKey.get(kept.key) !== kept) return;
     kept.values.set(name, value);
     kept.used.set(name, value);
-    if (this.size > this.max) this.#remove(this.#oldest!);
   }
 
   /**
    * Is called at the end of every handler. It keeps the values that the handler has asked for if that has done its work while the key was its own, and
-   * drops all others of the key. A handler that had lost its key may have written after the next turn had read.
+   * drops all others of the key. So a handler that had lost its key drops those of the turn that runs now: that may have loaded them before this
+   * one's last write.
    */
   ended(turn: Turn, done: boolean): void {
     if (this.size === 0) return;
@@ -130,7 +125,7 @@ export class States {
     if (kept.user === turn && done && kept.used.size > 0 && !turn.owner.over) {
       kept.user = undefined;
       kept.values = kept.used;
-    } else if (kept.user === undefined || kept.user === turn) this.#remove(kept); // otherwise this handler had lost the key to another one
+    } else this.#remove(kept);
   }
 
   /** Drops the values of partitions that a stream takes back. */
@@ -170,9 +165,13 @@ export class States {
 export async function stateOf<T>(states: States, turn: Turn, name: unknown, load: unknown): Promise<T> {
   if (typeof name !== "string") throw new RingfenceError("argument", "the name of the state is no string", "state");
   if (typeof load !== "function") throw new RingfenceError("argument", "load is not a function", "state");
-  const kept = states.get(turn, name);
-  if (kept !== undefined) return kept as T;
+  const kept = states.of(turn);
+  const left = kept?.values.get(name);
+  if (left !== undefined) {
+    kept!.used.set(name, left);
+    return left as T;
+  }
   const value = await (load as Load<T>)();
-  if (Object(value) === value) states.put(turn, name, value as object);
+  if (kept !== undefined && Object(value) === value) states.put(turn, kept, name, value as object);
   return value;
 }

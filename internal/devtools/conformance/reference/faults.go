@@ -93,7 +93,7 @@ var Faults = map[string]string{
 	"keeps-lost":            "state-lost",         // keeps the state of a handler whose deadline had passed
 	"gets-lost":             "state-lost",         // gives the next turn the state that such a handler has
 	"passed-over":           "state-lost",         // gives it the state that such a handler could have had
-	"lost-removes":          "state-lost",         // such a handler takes the state of the next turn away
+	"lost-leaves":           "state-lost",         // such a handler ends during the next turn, whose state remains
 	"drops-at-drain":        "drain",              // answers nothing for waiting deliveries at SIGTERM
 	"exits-at-once":         "drain",              // ends at SIGTERM
 	"pings-after-close":     "drain",              // sends Pings after its half-close, which resets the stream

@@ -110,7 +110,7 @@ func (s *session) leave(d *delivery, result *appv1.Result) {
 	switch {
 	case k.user == d && done && (k.asked || s.is("keeps-unasked")):
 		k.user = nil
-	case k.user == d, k.user == nil, s.is("lost-removes"):
+	case k.user == d, k.user == nil, !s.is("lost-leaves"): // d had lost the key to the user, and may have written after that had loaded
 		delete(s.states, key)
 	}
 }

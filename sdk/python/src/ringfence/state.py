@@ -72,40 +72,42 @@ class States:
         self.kept.move_to_end(key)
         return kept
 
-    def get(self, event: Event, name: str) -> Any:
-        """Returns a state for a handler, None if there is none that is sure to be the newest."""
+    def get(self, event: Event, name: str) -> tuple[_Kept | None, Any]:
+        """Returns what the turn before has left, None if there is nothing that is sure to be the newest: then the handler loads it, and puts it
+        into the first result."""
         with self._lock:
             kept = self._take(event)
             if kept is None:
-                return None
+                return self._add(event), None
             value = kept.values.get(name)
             if value is not None:
                 kept.used[name] = value
-            return value
+            return kept, value
 
-    def put(self, event: Event, name: str, value: object) -> None:
-        """Keeps a state that a handler has loaded."""
-        stream = event._stream
-        if not self._most or not event._generation or stream is None or isinstance(value, _FIXED):
+    def _add(self, event: Event) -> _Kept | None:
+        """Makes a turn the user of states that it has not loaded yet: a handler that has lost the key may write and end during the load. Returns None
+        if the turn may leave none. The lock is held."""
+        key, stream = event.key, event._stream
+        if not self._most or not event._generation or stream is None or event._cause is not None or key in self.kept:  # the states of a later turn
+            return None
+        kept = self.kept[key] = _Kept(event, stream)
+        if len(self.kept) > self._most:
+            self.kept.popitem(last=False)
+        return kept
+
+    def put(self, event: Event, kept: _Kept, name: str, value: object) -> None:
+        """Keeps a state that a handler has loaded, unless those of its turn were dropped meanwhile."""
+        if isinstance(value, _FIXED):
             return
         if event._cause is not None:  # its handler was cancelled, or has returned while this was loaded: nobody would drop what refers to its frame
             return
-        key = event.key
         with self._lock:
-            kept = self.kept.get(key)
-            if kept is not None and kept.user is not event:
-                if event.fence < kept.newest:
-                    return
-                del self.kept[key]
-                kept = None
-            if kept is None:
-                kept = self.kept[key] = _Kept(event, stream)
-            kept.values[name] = kept.used[name] = value
-            while len(self.kept) > self._most:
-                self.kept.popitem(last=False)
+            if self.kept.get(event.key) is kept:
+                kept.values[name] = kept.used[name] = value
 
     def ended(self, event: Event, done: bool) -> None:
-        """Ends a turn. If its handler has done its work, what it has asked for is kept; all else of the key is dropped."""
+        """Ends a turn. If its handler has done its work, what it has asked for is kept; all else of the key is dropped. So a handler that had lost
+        the key drops what the turn that runs now has: that may have loaded it before this one's last write."""
         key, stream = event.key, event._stream
         with self._lock:
             kept = self.kept.get(key)
@@ -113,7 +115,7 @@ class States:
                 return
             if kept.user is event and done and kept.used and stream is not None and not stream.over:  # it would keep an ended stream in memory
                 kept.user, kept.values, kept.used = None, kept.used, {}
-            elif kept.user is None or kept.user is event:  # otherwise this handler had lost the key to another one
+            else:
                 del self.kept[key]
 
     def forget(self, stream: Stream, partitions: Container[int] | None = None) -> None:
@@ -128,7 +130,7 @@ class States:
 def state(event: Event, load: Callable[[], V], name: str) -> V:
     """Is :meth:`ringfence.Event.state`."""
     states = event._states()
-    value = None if states is None else states.get(event, name)
+    kept, value = (None, None) if states is None else states.get(event, name)
     if value is None:
         value = load()
         if inspect.isawaitable(value):
@@ -136,17 +138,17 @@ def state(event: Event, load: Callable[[], V], name: str) -> V:
             if close is not None:
                 close()  # a coroutine that nobody awaits, so that Python does not warn of it as well
             raise TypeError("load returned an awaitable: await event.state_async(load) instead of event.state(load)")
-        if states is not None and value is not None:
-            states.put(event, name, value)
+        if states is not None and kept is not None and value is not None:
+            states.put(event, kept, name, value)
     return cast(V, value)
 
 
 async def state_async(event: Event, load: Callable[[], Awaitable[V]], name: str) -> V:
     """Is :meth:`ringfence.Event.state_async`."""
     states = event._states()
-    value = None if states is None else states.get(event, name)
+    kept, value = (None, None) if states is None else states.get(event, name)
     if value is None:
         value = await load()
-        if states is not None and value is not None:
-            states.put(event, name, value)
+        if states is not None and kept is not None and value is not None:
+            states.put(event, kept, name, value)
     return cast(V, value)

@@ -42,8 +42,8 @@ final class Runner {
     private final Condition idle = lock.newCondition(); // signalled when no handler runs after retire
 
     // Guarded by the lock.
-    /** The stream whose deliveries start; null while disconnected. */
-    Stream live;
+    /** The stream whose deliveries start; null while disconnected. A handler reads it without the lock when it ends. */
+    volatile Stream live;
     /** The streams that are live or have running handlers. */
     private final List<Stream> watched = new ArrayList<>();
     private final ArrayDeque<HandlerThread> parked = new ArrayDeque<>(); // the last one in is the first to work: its caches are warm
@@ -401,6 +401,10 @@ final class Runner {
             answer(event, thrown, event.returns());
         }
         event.stream.states.ended(event, own);
+        Stream present = live;
+        if (present != null && present != event.stream) {
+            present.states.ended(event, false); // the present turn of its key may be on the next stream
+        }
         if (asked && event.kind != ResultKind.NOT_STARTED) {
             event.startedNs = began;
             event.tookNs = Math.max(0, clock.bootNanos() - began);

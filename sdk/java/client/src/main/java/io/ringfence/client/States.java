@@ -91,55 +91,56 @@ final class States {
     /** Returns the state that the last turn has left, or loads it. */
     @SuppressWarnings("unchecked") // a value was loaded as one of this type
     <T, X extends Exception> T of(Event event, Class<T> type, Loader<? extends T, X> load) throws X {
-        Object left = get(event, type);
-        if (left != null) {
-            return (T) left;
+        Kept kept;
+        lock.lock();
+        try {
+            kept = take(event);
+            Object left = kept == null ? null : kept.values.get(type);
+            if (left != null) {
+                kept.used.put(type, left);
+                return (T) left;
+            }
+        } finally {
+            lock.unlock();
         }
         T loaded = load.load();
-        if (loaded != null) {
-            put(event, type, loaded);
+        if (kept != null && loaded != null && !isFixed(loaded)) {
+            put(event, kept, type, loaded);
         }
         return loaded;
     }
 
-    private Object get(Event event, Class<?> type) {
-        lock.lock();
-        try {
-            Kept kept = byKey.get(event.keyText());
-            if (kept == null || kept.user != event) { // the states may be those of a later turn: then the handler continues without its key
-                return null;
-            }
-            Object value = kept.values.get(type);
-            if (value != null) {
-                kept.used.put(type, value);
-            }
-            return value;
-        } finally {
-            lock.unlock();
+    /**
+     * Returns the states that the turn has, or to which it may add what it loads; null: it may not. A turn has them before it loads them: a handler
+     * that has lost the key may write and end during the load. The lock is held.
+     */
+    private Kept take(Event event) {
+        String key = event.keyText();
+        Kept kept = byKey.get(key);
+        if (kept != null && kept.user == event) {
+            return kept;
         }
+        // A task that the handler left behind leaves nothing. The states may be those of a later turn: then the handler continues without its key.
+        if (max == 0 || event.generation == 0 || event.hasReturned() || kept != null && event.fence().isBefore(kept.newest)) {
+            return null;
+        }
+        kept = new Kept(event);
+        byKey.put(key, kept);
+        if (byKey.size() > max) {
+            byKey.remove(byKey.keySet().iterator().next());
+        }
+        size = byKey.size();
+        return kept;
     }
 
-    private void put(Event event, Class<?> type, Object value) {
+    /** Keeps what a turn has loaded, unless its states were dropped meanwhile. */
+    private void put(Event event, Kept kept, Class<?> type, Object value) {
         lock.lock();
         try {
-            if (max == 0 || event.generation == 0 || event.hasReturned() || isFixed(value)) { // a task that the handler left behind leaves nothing
-                return;
+            if (byKey.get(event.keyText()) == kept && kept.user == event) {
+                kept.values.put(type, value);
+                kept.used.put(type, value);
             }
-            String key = event.keyText();
-            Kept kept = byKey.get(key);
-            if (kept == null || kept.user != event) {
-                if (kept != null && event.fence().isBefore(kept.newest)) {
-                    return;
-                }
-                kept = new Kept(event);
-                byKey.put(key, kept);
-                if (byKey.size() > max) {
-                    byKey.remove(byKey.keySet().iterator().next());
-                }
-                size = byKey.size();
-            }
-            kept.values.put(type, value);
-            kept.used.put(type, value);
         } finally {
             lock.unlock();
         }
@@ -156,7 +157,8 @@ final class States {
 
     /**
      * Called when a handler has returned. If {@code done}, the values that it has asked for are kept: it has succeeded while the key was its
-     * own. All others of the key are dropped.
+     * own. All others of the key are dropped. So a handler that had lost its key drops those of the turn that runs now: that may have loaded them
+     * before this one's last write.
      */
     void ended(Event event, boolean done) {
         if (!any()) {
@@ -166,8 +168,8 @@ final class States {
         try {
             String key = event.keyText();
             Kept kept = byKey.get(key);
-            if (kept == null || kept.user != null && kept.user != event) {
-                return; // that of a later turn: this handler had lost the key to it
+            if (kept == null) {
+                return;
             }
             if (kept.user == event && done && !kept.used.isEmpty()) {
                 kept.user = null;

@@ -196,8 +196,23 @@ class StatesTest {
         Event third = begin(states, "k", 3);
         assertFalse(loads(states, third), "the handler that goes on took what the next turn had left");
         end(states, lost, false);
-        assertFalse(loads(states, third), "the end of a handler that has lost its key took the state of a later turn");
         end(states, third, true);
+        assertTrue(turnLoads(states, event("k", 4)), "the handler that went on may have written after the third turn had read");
+        assertFalse(turnLoads(states, event("k", 5)));
+    }
+
+    /** It may have written after the next turn had begun to load. */
+    @Test
+    void aHandlerThatGoesOnAndEndsDuringALoad() {
+        States states = new States(10);
+        Event lost = begin(states, "k", 1);
+        Event second = begin(states, "k", 2);
+        states.of(second, Cart.class, () -> {
+            end(states, lost, false);
+            return new Cart();
+        });
+        end(states, second, true);
+        assertTrue(turnLoads(states, event("k", 3)));
         assertFalse(turnLoads(states, event("k", 4)));
     }
 
@@ -222,6 +237,7 @@ class StatesTest {
         Event fourth = begin(states, "k", 4);
         assertFalse(loads(states, fourth));
         end(states, late, false);
+        assertTrue(loads(states, fourth), "it may have written meanwhile");
     }
 
     /** Its writes may be the last ones. */
@@ -453,10 +469,15 @@ class StatesTest {
             turn.ended = true;
             turn.done = !turn.lost && random.nextInt(6) != 0;
             Turn later = newest[turn.event.partition];
-            if (later != turn && later.ended) {
+            if (later != turn) {
                 later.disturbed = true; // the writes of the two may be in any order
+                later.before = Map.of();
+                later.has.clear();
             }
             StatesTest.end(turn.on, turn.event, turn.done);
+            if (turn.on != states) {
+                states.ended(turn.event, false); // as the Runner does
+            }
             all.removeIf(other -> other.ended && random.nextInt(3) != 0);
         }
 
