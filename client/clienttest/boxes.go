@@ -52,6 +52,15 @@ type boxes struct {
 	ready   []*box // keys with waiting deliveries and no running one, in order
 	running map[event.DeliveryID]*box
 	tokens  map[ring.Partition]int64
+
+	turns       map[event.Key]turns
+	generations uint64 // counts the changes of turns
+}
+
+// turns are the last turns of a key, all at one worker: see client.State.
+type turns struct {
+	worker     event.WorkerID
+	generation uint64
 }
 
 // box is one key with deliveries.
@@ -66,6 +75,7 @@ func newBoxes() *boxes {
 		keys:    make(map[event.Key]*box),
 		running: make(map[event.DeliveryID]*box),
 		tokens:  make(map[ring.Partition]int64),
+		turns:   make(map[event.Key]turns),
 	}
 }
 
@@ -144,10 +154,27 @@ func (b *boxes) Take(w event.WorkerID, limit int, dst []event.Delivery) []event.
 		fence := x.running.fence(event.Fence{Token: 1 + b.tokens[p], Turn: uint64(b.last)})
 		dst = append(dst, event.Delivery{
 			ID: b.last, Ref: event.RefTo(&x.running.event), Size: uint32(x.running.event.Bytes()), Key: ring.HashOf(string(x.key)), Partition: p, Attempt: x.running.attempt, Token: fence.Token, Turn: fence.Turn,
+			Generation: b.generation(x.key, w),
 		})
 		limit--
 	}
 	return dst
+}
+
+// generation returns a number that is the same for the turns of a key until another worker has one. The lock is held.
+func (b *boxes) generation(key event.Key, w event.WorkerID) uint64 {
+	if b.turns[key].worker != w {
+		b.generations++
+		b.turns[key] = turns{worker: w, generation: b.generations}
+	}
+	return b.turns[key].generation
+}
+
+// expire notes that other owners may have had turns of any key.
+func (b *boxes) expire() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.turns)
 }
 
 // Grant implements app.Boxes.

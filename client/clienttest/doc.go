@@ -16,6 +16,9 @@
 // long are cancelled. Leases last for an hour of the router's own clock, which Lose and
 // Expire move forward, so a slow test machine cancels nothing by accident.
 //
+// What a handler gets by [client.State] is kept for the next turn of the key, until Lose, Expire or
+// Disconnect, a reservation, or a turn at another worker.
+//
 // [Router.Lane] calls handlers and reserves keys. A holder whose key moves away by Lose, or whose
 // lease runs out by Expire, has lost it; one whose connection breaks comes back.
 //

@@ -235,6 +235,7 @@ func (r *Router) Lose(key string) {
 // can be the one that has gone. In a synctest bubble, synctest.Wait before Expire lets the
 // router notice.
 func (r *Router) Expire() {
+	r.boxes.expire()
 	r.visits.lose(func(*visit) bool { return true })
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -146,9 +146,11 @@ class _Model:
         turn = self.running.pop(self.random.randrange(len(self.running)))
         done = not turn.lost and self.random.random() < 0.8
         ended(turn.event, done)
+        newest = self.newest(turn.event.key)
         if not done:
-            if self.newest(turn.event.key) is None:
-                self.left.pop(turn.event.key, None)
+            self.left.pop(turn.event.key, None)
+            if newest is not None and newest.event.fence > turn.event.fence:  # this handler may have written after that one had loaded
+                newest.has = newest.may = None
         elif turn.has is not None:
             self.left[turn.event.key] = turn.has, turn.place()
 
@@ -226,10 +228,27 @@ def test_a_handler_that_continues_leaves_and_takes_nothing() -> None:
     assert loaded, "the next turn got the state of a handler that still runs"
     assert loads(lost), "it got the state of the next turn"
     assert ask(second) == (own, False), "it took the state of the next turn"
-    ended(lost, done=False)
-    assert ask(second) == (own, False), "its end took the state of the next turn"
+
+
+@pytest.mark.parametrize("during", ["turn", "load"])
+def test_a_handler_that_continues_and_ends_during_the_next_turn(during: str) -> None:
+    """It may have written after that turn had loaded."""
+    stream = Stream(runner_of())
+    lost, second = turn_of(stream, turn=1), turn_of(stream, turn=2)
+
+    def load() -> Cart:
+        if during == "load":
+            ended(lost, done=False)
+        return Cart()
+
+    second.state(load)
+    if during == "turn":
+        ended(lost, done=False)
     ended(second)
-    assert ask(turn_of(stream, turn=3)) == (own, False)
+    third, fourth = turn_of(stream, turn=3), turn_of(stream, turn=4)
+    assert loads(third)
+    ended(third)
+    assert not loads(fourth)
 
 
 def test_what_a_handler_has_left_behind() -> None:
@@ -395,7 +414,6 @@ def test_a_load_that_fails() -> None:
     with pytest.raises(ValueError, match="no database") as caught:
         event.state(load)
     assert caught.value is failure
-    assert not stream.runner.states.kept
 
     async def load_async() -> Cart:
         raise failure
@@ -403,6 +421,7 @@ def test_a_load_that_fails() -> None:
     with pytest.raises(ValueError, match="no database") as caught:
         asyncio.run(event.state_async(load_async))
     assert caught.value is failure
+    ended(event)
     assert not stream.runner.states.kept
 
 
@@ -452,6 +471,42 @@ def test_without_a_router() -> None:
             return 3
 
         assert asyncio.run(delivery.state_async(load)) == 3
+
+
+@pytest.mark.parametrize("most", [None, 0])
+def test_the_router_in_memory(most: int | None) -> None:
+    """A state is kept while one worker has all turns of the key, as at a router."""
+    count = 0
+
+    def handle(event: Event) -> None:
+        def load() -> Cart:
+            nonlocal count
+            count += 1
+            return Cart()
+
+        event.state(load)
+
+    with Router() as router:
+
+        def turn(key: str = "k") -> bool:
+            before = count
+            assert router.deliver(key).outcome().kind == "done"
+            return count > before
+
+        if most == 0:
+            router.start(handle, state_max=most)
+            assert [turn(), turn()] == [True, True]
+            return
+        worker = router.start(handle)
+        assert [turn(), turn(), turn("other"), turn()] == [True, False, True, False]
+        changes: list[Callable[[], None]] = [lambda: router.lose("k"), router.expire, router.disconnect]
+        for change in changes:
+            change()
+            assert [turn(), turn()] == [True, False]
+        worker.stop()
+        worker.join()
+        router.start(handle)
+        assert [turn(), turn()] == [True, False]
 
 
 @pytest.mark.parametrize(("options", "want"), [({}, True), ({"state_max": 1}, True), ({"state_max": 0}, False)])

@@ -110,6 +110,30 @@ describe("test router", () => {
     await assert.rejects(router.stop(), { code: "drain_timeout" });
   });
 
+  it("lets a state be kept while one worker has all turns of the key", async (t) => {
+    const router = testRouter(t);
+    let loads = 0;
+    const handler = async (event: Event) => void (await event.state(() => ({ n: ++loads })));
+    const turn = async (key = "k") => {
+      const before = loads;
+      assert.equal((await router.deliver({ key }).outcome()).kind, "done");
+      return loads > before;
+    };
+    await router.start(handler);
+    assert.deepEqual([await turn(), await turn(), await turn("other"), await turn()], [true, false, true, false]);
+    for (const change of [() => router.lose("k"), () => router.expire(), () => router.disconnect(), () => router.stop().then(() => router.start(handler))]) {
+      await change();
+      assert.deepEqual([await turn(), await turn()], [true, false]);
+    }
+    const none = testRouter(t);
+    await none.start(handler, { stateMax: 0 });
+    for (let i = 0; i < 2; i++) {
+      const before = loads;
+      await none.deliver({ key: "k" }).outcome();
+      assert.ok(loads > before);
+    }
+  });
+
   it("redelivers a call as a call", async (t) => {
     const router = testRouter(t);
     const seen: string[] = [];

@@ -175,6 +175,14 @@ class _Box:
         self.token = 1
         self.queue: collections.deque[Delivery] = collections.deque()
         self.running: Delivery | None = None
+        self.stream: _Stream | None = None  # that of the last turn; None: another router may have had a turn since
+        self.generation = 0  # counts its changes
+
+    def given_to(self, stream: _Stream) -> None:
+        """Begins a turn of the key."""
+        if self.stream is not stream:
+            self.stream = stream
+            self.generation += 1
 
 
 class _Clock(LeaseClock):
@@ -212,7 +220,7 @@ class _Stream:
         self.window = 0  # 0: no Hello yet
         self.number = 0
         self.deliveries: dict[int, Delivery] = {}
-        self.draining = self.over = self.calls = False
+        self.draining = self.over = self.calls = self.state = False
 
     def send(self, response: pb.WorkResponse) -> None:
         self.out.put(response.SerializeToString())
@@ -223,7 +231,7 @@ class _Stream:
         router = self.router
         if kind == "hello":
             self.window = request.hello.max_in_flight
-            self.calls = "calls" in request.hello.capabilities
+            self.calls, self.state = ("calls" in request.hello.capabilities), ("state" in request.hello.capabilities)
             limits = pb.Limits(max_in_flight=self.window, frame_max_bytes=FRAME_MAX, ping_interval_ms=PING_INTERVAL_MS, reason_max_bytes=1 << 10)
             welcome = pb.Welcome(node="testing", group="testing", worker=request.hello.worker or "worker", version=1, limits=limits)
             self.send(pb.WorkResponse(welcome=welcome))
@@ -414,6 +422,8 @@ class Router:
         with self._lock:
             self._ahead += max(self._until - self._at(), 0)
             self._until += LEASE_NS
+            for box in self._boxes.values():
+                box.stream = None
             for box, delivery in self._orphans:
                 box.running = None
                 delivery._end(Outcome("lost"))
@@ -503,6 +513,7 @@ class Router:
                     self._last += 1
                     delivery._id, delivery._stream, delivery._began = self._last, stream, time.monotonic()
                     box.running = stream.deliveries[self._last] = delivery
+                    box.given_to(stream)
                     frame.append(self._wire(delivery, box, tokens, topics, names, schemas))
             if frame:
                 stream.number += 1
@@ -536,6 +547,7 @@ class Router:
             schema_version=0 if event.schema_version is None else _index(schemas, event.schema_version) + 1,
             call=_call(event._call),
             timer=_timer(event),
+            generation=box.generation if box.stream is not None and box.stream.state else 0,
         )
 
     def _finish(self, stream: _Stream, result: pb.Result) -> None:

@@ -207,6 +207,10 @@ interface Box {
   token: bigint;
   readonly queue: TestDelivery[];
   running: TestDelivery | undefined;
+  /** The stream of the last turn; undefined: another router may have had a turn since. */
+  at: Stream | undefined;
+  /** Counts the changes of `at`. */
+  generation: bigint;
 }
 
 /** One open delivery of a stream. */
@@ -375,7 +379,7 @@ export class TestRouter {
     const key = nameOf(delivery.init.key);
     let box = this.#boxes.get(key);
     if (box === undefined) {
-      box = { key, partition: this.#boxes.size % partitions, token: 1n, queue: [], running: undefined };
+      box = { key, partition: this.#boxes.size % partitions, token: 1n, queue: [], running: undefined, at: undefined, generation: 0n };
       this.#boxes.set(key, box);
     }
     box.queue.push(delivery);
@@ -414,6 +418,7 @@ export class TestRouter {
   expire(): void {
     this.#passTo(this.#until);
     this.#until += lease;
+    for (const box of this.#boxes.values()) box.at = undefined;
     this.#loseOrphans(() => true);
   }
 
@@ -665,6 +670,7 @@ class Stream {
   #over = false;
   #draining = false;
   #calls = false; // the worker takes calls
+  #state = false; // it keeps state
   #window = 0;
   #number = 0n; // of the newest Deliveries frame
   #receipt = 0n; // of the newest one that the worker has received
@@ -700,6 +706,7 @@ class Stream {
         if (maxInFlight < 1 || maxInFlight > 100_000) return `max_in_flight is ${maxInFlight}`;
         this.#welcomed = true;
         this.#calls = frame.value.capabilities.includes("calls");
+        this.#state = frame.value.capabilities.includes("state");
         this.#window = Math.min(maxInFlight, this.router.config.maxInFlight);
         this.send({
           case: "welcome",
@@ -772,9 +779,15 @@ class Stream {
     const schemaVersions: Uint8Array[] = [];
     const list = taken.map(({ open, id, wire, tokens }) => {
       this.#open.set(id, open);
+      const { box } = open;
+      if (box.at !== this) {
+        box.at = this;
+        box.generation++;
+      }
       const { topic = "persistent://public/default/test", properties = [], schemaVersion } = open.delivery.init;
       return {
         ...wire,
+        generation: this.#state ? box.generation : 0n,
         topic: tables.topics.of(topic),
         token: tables.tokens.of(tokens),
         properties: properties.map(({ name, value }) => ({ name: tables.names.of(name), value })),

@@ -449,6 +449,7 @@ public final class TestRouter implements AutoCloseable {
         passTo(until);
         until += LEASE.toNanos();
         for (Box box : boxes.values()) {
+            box.session = null;
             if (box.running != null && box.running.session.gone) {
                 finish(box, box.running, new Outcome(Outcome.Kind.LOST, Duration.ZERO, ""));
             }
@@ -538,7 +539,7 @@ public final class TestRouter implements AutoCloseable {
                     finish(box, delivery, new Outcome(Outcome.Kind.NOT_STARTED, Duration.ZERO, "the worker takes no calls"));
                     continue;
                 }
-                box.running = delivery;
+                box.give(delivery, session);
                 delivery.box = box;
                 delivery.session = session;
                 delivery.since = System.nanoTime();
@@ -583,9 +584,20 @@ public final class TestRouter implements AutoCloseable {
         private final int partition;
         private final ArrayDeque<Delivery> queue = new ArrayDeque<>();
         private Delivery running;
+        private Session session; // that of the last turn; null: another router may have had a turn since
+        private long generation; // counts its changes
 
         Box(int partition) {
             this.partition = partition;
+        }
+
+        /** Begins a turn of the key. */
+        void give(Delivery delivery, Session to) {
+            running = delivery;
+            if (session != to) {
+                session = to;
+                generation++;
+            }
         }
     }
 
@@ -704,6 +716,7 @@ public final class TestRouter implements AutoCloseable {
         private boolean draining;
         private boolean gone;
         private boolean calls; // the worker takes calls
+        private boolean state; // it keeps state
 
         Session(StreamObserver<WorkResponse> out) {
             this.out = out;
@@ -760,6 +773,7 @@ public final class TestRouter implements AutoCloseable {
         private void hello(Hello hello) {
             window = hello.getMaxInFlight();
             calls = hello.getCapabilitiesList().contains("calls");
+            state = hello.getCapabilitiesList().contains("state");
             sessions.add(this);
             connections++;
             Limits limits = Limits.newBuilder().setMaxInFlight(window).setFrameMaxBytes(FRAME_BYTES_MAX)
@@ -851,6 +865,9 @@ public final class TestRouter implements AutoCloseable {
                     .setPublishTimeMs(event.publishTime().toEpochMilli()).setAttempt(attempt).setRedeliveryCount(event.redelivery());
             if (call != null) {
                 delivery.setCall(call);
+            }
+            if (session.state) {
+                delivery.setGeneration(box.generation);
             }
             frame.addTopics(event.topic()).addTokens(fence.token());
         }
@@ -957,6 +974,7 @@ public final class TestRouter implements AutoCloseable {
          */
         public Delivery redeliver() {
             Delivery next = new Delivery(event, outcome().kind() == Outcome.Kind.RETRY ? attempt + 1 : attempt, message);
+            next.call = call;
             next.firing = firing;
             return add(next);
         }

@@ -171,6 +171,14 @@ class CallsTest {
     }
 
     @Test
+    void aCallIsRedeliveredAsACall(TestRouter router) {
+        router.start(IGNORE, options -> options.call("do", Call::payload));
+        TestRouter.Delivery again = router.call("k", "do", bytes("hello")).redeliver();
+        assertArrayEquals(bytes("hello"), again.reply());
+        assertEquals(Outcome.Kind.DONE, again.outcome().kind());
+    }
+
+    @Test
     void aLane(TestRouter router) {
         CountDownLatch begun = new CountDownLatch(1);
         router.start(IGNORE, options -> options.call("echo", call -> bytes(call.key() + " " + call.id() + " " + new String(call.payload(), StandardCharsets.UTF_8)))
