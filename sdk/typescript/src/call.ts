@@ -1,7 +1,7 @@
 import { CallFailure, isA } from "./errors.js";
 import type { Fence, LeasedEvent } from "./event.js";
 import { refuseGenerator, type Handler } from "./handler.js";
-import type { Load } from "./state.js";
+import type { Changeable, Load } from "./state.js";
 
 /** The most bytes of a reply, and of the code of a failure. */
 export const replyMax = 1 << 20;
@@ -38,8 +38,8 @@ export interface Call {
   /** Sets a timer: see Event.after. It is published before the caller gets its reply; the handler of events gets it. */
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void;
   /** Resolves with what the last turn of the key has left, or loads it: see Event.state. Events and calls of a key share their values. */
-  state<T extends object | null | undefined>(load: () => T | PromiseLike<T>): Promise<T>;
-  state<T extends object | null | undefined>(name: string, load: () => T | PromiseLike<T>): Promise<T>;
+  state<T extends Changeable>(load: () => T | PromiseLike<T>): Promise<T>;
+  state<T extends Changeable>(name: string, load: () => T | PromiseLike<T>): Promise<T>;
 }
 
 /**

@@ -4,7 +4,7 @@ import { Item, type DeliveryId, type Kind } from "./inbox.js";
 import type { Fired } from "./schedules.js";
 import { checkedTimer, timersMax, type SetTimer } from "./sending.js";
 import { signalOf, type Cancellable } from "./signal.js";
-import { stateOf, type Load, type States } from "./state.js";
+import { stateOf, type Changeable, type Load, type States } from "./state.js";
 import { bytes, Reader, tag, varint } from "./wire.js";
 
 /** Why what a handler has left behind must stop. */
@@ -126,9 +126,9 @@ export interface Event {
    * throws is thrown as it is. Once the handler has returned, this only loads.
    * @throws RingfenceError with the code "argument" if `load` is not a function.
    */
-  state<T extends object | null | undefined>(load: () => T | PromiseLike<T>): Promise<T>;
+  state<T extends Changeable>(load: () => T | PromiseLike<T>): Promise<T>;
   /** Does the same with one of several values of the key, each with a name of its own. Without a name it is "". */
-  state<T extends object | null | undefined>(name: string, load: () => T | PromiseLike<T>): Promise<T>;
+  state<T extends Changeable>(name: string, load: () => T | PromiseLike<T>): Promise<T>;
 }
 
 /**

@@ -3,7 +3,7 @@ import { textOf } from "./errors.js";
 import type { Fence, LeasedEvent } from "./event.js";
 import { MissedPolicy as WirePolicy } from "./gen/ringfence/app/v1/app_pb.js";
 import type { Handler } from "./handler.js";
-import type { Load } from "./state.js";
+import type { Changeable, Load } from "./state.js";
 
 /** The most schedules of one worker. */
 export const schedulesMax = 256;
@@ -88,8 +88,8 @@ export interface Firing {
   /** Sets a timer of the key schedule/NAME: see Event.after. The handler of events gets it. */
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void;
   /** Resolves with what the firing before has left in this process, or loads it: see Event.state. */
-  state<T extends object | null | undefined>(load: () => T | PromiseLike<T>): Promise<T>;
-  state<T extends object | null | undefined>(name: string, load: () => T | PromiseLike<T>): Promise<T>;
+  state<T extends Changeable>(load: () => T | PromiseLike<T>): Promise<T>;
+  state<T extends Changeable>(name: string, load: () => T | PromiseLike<T>): Promise<T>;
 }
 
 /**

@@ -3,6 +3,9 @@ import { RingfenceError } from "./errors.js";
 import type { Fence } from "./event.js";
 import type { DeliveryId } from "./inbox.js";
 
+/** A value that a handler can change in place, or none. A promise of another value is none either: without `then` TypeScript would infer it as T. */
+export type Changeable = (object & { then?: never }) | null | undefined;
+
 /** What loads a value. */
 export type Load<T> = () => T | PromiseLike<T>;
 

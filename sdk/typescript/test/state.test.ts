@@ -594,4 +594,22 @@ describe("a state", () => {
     for (const err of wrong) assert.ok((err as { code: string }).code === "argument", String(err));
     await worker.script.end();
   });
+
+  // The compiler checks it.
+  it("has a type, and not that of a value that is not kept", async () => {
+    const check = async (event: Event) => {
+      const cart: Cart = await event.state(() => ({ n: 0 }));
+      const loaded: Cart = await event.state(async () => cart);
+      const none: Cart | undefined = await event.state("maybe", async () => (loaded.n > 0 ? cart : undefined));
+      const map: Map<string, number> = await event.state("map", async () => new Map([["n", none?.n ?? 0]]));
+      // @ts-expect-error a number would be outdated after a write
+      await event.state(() => map.size);
+      // @ts-expect-error so would one that was awaited
+      await event.state(async () => map.size);
+      // @ts-expect-error so would a text
+      await event.state("text", async () => "");
+    };
+    const event = { state: async (first: unknown, second = first) => (second as () => unknown)() };
+    await check(event as unknown as Event);
+  });
 });
