@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // replaysSubscription keeps the broker from deleting records. Nobody acks on it.
@@ -234,7 +235,8 @@ func (b *Broker) isGone(partition string, failed error) bool {
 	if strings.Contains(failed.Error(), "TopicNotFound") {
 		return true
 	}
-	all, err := b.client.TopicPartitions(partition)
+	base, _ := topicname.Split(partition) // other releases of brokers answer NotAllowedError, in texts of their own
+	all, err := b.client.TopicPartitions(base)
 	return err == nil && !slices.Contains(all, partition)
 }
 
