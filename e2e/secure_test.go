@@ -157,7 +157,7 @@ func TestSecureBroker(t *testing.T) {
 	t.Run("with credentials", func(t *testing.T) {
 		t.Parallel()
 		// Only the administrator of a tenant may read the limits; a router does without.
-		f.consume(t, ipOf(secureNetwork, 1), inside, fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "403 Unauthorized")
+		f.consume(t, ipOf(secureNetwork, 1), inside, fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "403 ")
 	})
 	t.Run("with credentials, by the name of the brokers", func(t *testing.T) {
 		t.Parallel()
@@ -172,7 +172,7 @@ func TestSecureBroker(t *testing.T) {
 	issuer := f.issuer(t)
 	t.Run("with credentials, with a token of an OAuth 2.0 server", func(t *testing.T) {
 		t.Parallel()
-		f.consume(t, ipOf(secureNetwork, 3), inside+"-3", f.oauth2(t, issuer, clientSecret)+trust, "403 Unauthorized")
+		f.consume(t, ipOf(secureNetwork, 3), inside+"-3", f.oauth2(t, issuer, clientSecret)+trust, "403 ")
 	})
 	for i, c := range []struct{ name, topic, section, says string }{
 		{"with a secret that the OAuth 2.0 server does not know", inside, f.oauth2(t, issuer, "of-another") + trust, "look at pulsar.token, pulsar.oauth2"},

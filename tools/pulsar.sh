@@ -31,7 +31,7 @@
 #   tools/pulsar.sh run -- sh -c 'echo "$PULSAR_URL $PULSAR_ADMIN_URL"; cat >/dev/null'
 #
 # Environment: PULSAR_MEM (JVM memory), RINGFENCE_PULSAR_FROM=docker|dist (skip the other),
-# RINGFENCE_PULSAR_VERSION (default 4.0.8; 4.0.6, or with docker any),
+# RINGFENCE_PULSAR_VERSION (default 4.0.8; 3.3.6, 4.0.6, what tools/pulsar-jars.sh has made, or with docker any),
 # RINGFENCE_PULSAR_WAIT (seconds to become healthy, default 120), XDG_CACHE_HOME.
 #
 # Exit codes: 0 fine, 1 failed, 2 wrong usage, 69 no broker can be had here; "run" gives CMD's own code.
@@ -44,6 +44,7 @@ readonly ARTIFACT="org.apache.pulsar:pulsar-server-distribution:$VERSION:tar.gz:
 readonly TARBALL="pulsar-server-distribution-$VERSION-bin.tar.gz"
 case $VERSION in
 4.0.8) readonly SHA512=65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e91279525be35352171befe7b0011176330aab29bd0a6c8a0f2f0646641af46d2e33cbd6 ;;
+3.3.6) readonly SHA512=c8a91ebea6fdf8528ec1c00b073bfe40ac54531302536feeb3027796364f0ee96ff71ddbdbfdb30b036fad8953a1e792b2ec1e348b00f7d4f6b75f1f75e519c0 ;;
 4.0.6) readonly SHA512=ac174f604e94473215e07024d05853dbf24bf1520ec222c8bb0d87707a5f126749df7d5733e06a2423456421489ed371e122f4f5a7793a5146a5a1b47f437e90 ;;
 *) readonly SHA512= ;; # docker only, since nobody has noted what Central's file must be
 esac
@@ -110,9 +111,12 @@ find_kind() {
 			WHY="${WHY:+$WHY, }there is no Java"
 		elif [ "$major" -lt 17 ]; then
 			WHY="${WHY:+$WHY, }Java is $major and Pulsar needs 17"
+		elif cached; then
+			KIND=dist
+			return 0
 		elif [ -z "$SHA512" ]; then
 			WHY="${WHY:+$WHY, }the checksum of Pulsar $VERSION is not in tools/pulsar.sh"
-		elif ! cached && ! have mvn; then
+		elif ! have mvn; then
 			WHY="${WHY:+$WHY, }there is no Maven to fetch Pulsar with"
 		else
 			KIND=dist

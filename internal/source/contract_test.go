@@ -75,7 +75,7 @@ func (b memBroker) Occupy(t testing.TB, topic, subscription string) {
 
 func (b memBroker) Unacked(_ testing.TB, topic, subscription string) int {
 	stats := b.broker.TopicStats(topic, subscription)
-	return stats.Backlog + stats.Unacked
+	return stats.Backlog + max(0, stats.Unacked) // Pulsar 5.0.1 counts those of a consumer that has gone twice, and is below 0 then
 }
 
 func newMemBroker() memBroker {
@@ -163,7 +163,7 @@ func (b pulsarBroker) Occupy(t testing.TB, topic, subscription string) {
 
 func (pulsarBroker) Unacked(t testing.TB, topic, subscription string) int {
 	stats := pulsartest.Stats(t, topic, subscription)
-	return stats.Backlog + stats.Unacked
+	return stats.Backlog + max(0, stats.Unacked) // Pulsar 5.0.1 counts those of a consumer that has gone twice, and is below 0 then
 }
 
 func TestPulsarKeepsTheContract(t *testing.T) { sourcetest.Run(t, newPulsarBroker(t)) }
@@ -907,7 +907,8 @@ func limitSizes(t *testing.T, topic string, most int) {
 // limitDelays sets the longest delay of a topic in milliseconds, 0: any.
 func limitDelays(t *testing.T, topic string, most int) {
 	t.Helper()
-	policy := map[string]any{"active": true, "tickTime": 100, "maxDeliveryDelayInMillis": most}
+	// Of another tick than that of the broker Pulsar 5.0.1 delivers nothing until something is published.
+	policy := map[string]any{"active": true, "tickTime": 1000, "maxDeliveryDelayInMillis": most}
 	path := pulsaradmin.TopicPath(topic) + "/delayedDelivery"
 	pulsartest.Admin(t, http.MethodPost, path, policy, nil)
 	eventually.True(t, "the broker limits delays", func() bool {
