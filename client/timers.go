@@ -188,7 +188,9 @@ func (o *options) send(ctx context.Context, conn grpc.ClientConnInterface, r *la
 	case err == nil:
 	case tried.foundNoRoom(ctx):
 		return MessageID{}, fmt.Errorf("%w: %w: %w", ErrNotSent, errNoRoom, context.Cause(ctx))
-	case isRefusal(err), !tried.sent, code == codes.FailedPrecondition, code == codes.ResourceExhausted, code == codes.Unauthenticated:
+	case !tried.sent && !isRefusal(err):
+		return MessageID{}, fmt.Errorf("%w: %w: %s", ErrNotSent, ErrUnreachable, status.Convert(err).Message())
+	case isRefusal(err), code == codes.FailedPrecondition, code == codes.ResourceExhausted, code == codes.Unauthenticated:
 		return MessageID{}, fmt.Errorf("%w: %s", ErrNotSent, status.Convert(err).Message())
 	default:
 		return MessageID{}, fmt.Errorf("%w: %s", ErrMaybeSent, status.Convert(err).Message())

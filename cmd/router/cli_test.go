@@ -444,6 +444,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"no time to unpark":   {[]string{"unpark", "alice", "--reason", "r", "--for", "-1s", "--admin", "127.0.0.1:1"}, exitUsage, "--for = -1s, want a duration such as 30m"},
 		"two selections":      {[]string{"keys", "--waiting", "--hot", "--admin", "127.0.0.1:1"}, exitUsage, "--hot and --waiting exclude each other"},
 		"nobody to invoke":    {[]string{"invoke", "alice", "m", "--endpoint", "127.0.0.1:1"}, exitNotRun, "check that the router runs and that this is its app.listen, or use --endpoint"},
+		"nobody to send by":   {[]string{"send", "alice", "--endpoint", "127.0.0.1:1"}, exitNotRun, "check that the router runs and that this is its app.listen, or use --endpoint"},
 		"nobody to lock with": {[]string{"lock", "alice", "--endpoint", "127.0.0.1:1", "--", "true"}, exitNotLocked, "check that the router runs and that this is its app.listen, or use --endpoint"},
 		"token wanted":        {[]string{"members", answering(t, 401, "a token is needed")}, exitFailed, "requires a token (a token is needed): use --token-file"},
 		"wrong token":         {[]string{"members", "--token-file", write(t, filepath.Join(t.TempDir(), "wrong"), "wrong"), answering(t, 401, "not for you")}, exitFailed, "rejects the token (not for you)"},

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -269,6 +270,8 @@ func (d *doctor) ports(ctx context.Context) {
 		switch {
 		case err == nil:
 			d.ok(p.key, "%s is free", p.address)
+		case errors.Is(err, syscall.EADDRNOTAVAIL): // also while this member runs: with an earlier address
+			d.fail(p.key, "set "+p.key+" to an address that this machine has; 0.0.0.0 stands for all of them", "%v", err)
 		case ours:
 			d.ok(p.key, "%s is in use, by this member", p.address)
 		default:
@@ -396,7 +399,7 @@ func (d *doctor) claim(ctx context.Context, logs groupLogs) {
 		for _, c := range claims {
 			switch c.Held {
 			case heldByAnother:
-				d.fail(check, "give this router the settings of that group, or a group and a subscription of its own; docs/install.md describes how to change the settings of a group",
+				d.fail(check, "give this router the settings of that group, or a group and a subscription of its own. If the claim is from this group, before its settings were changed or corrected: stop all its routers, and run `router group release` with the settings there (docs/install.md#changing-what-a-group-agrees-on)",
 					"%s belongs to a group with other settings: %s", c.Resource, d.cfg.Identity().Against(c.holder))
 			case heldByUs:
 				d.ok(check, "%s belongs to this group", c.Resource)

@@ -254,6 +254,9 @@ func showClaims(p *page, claims []shownClaim) {
 			tokens = fmt.Sprintf("up to generation %d", c.Generation)
 		}
 		held := c.Held
+		if held == heldByAnother { // its name may be that of this group, before a change of its settings
+			held = "a group with other settings"
+		}
 		if c.Released {
 			held += ", released"
 		}
@@ -261,6 +264,7 @@ func showClaims(p *page, claims []shownClaim) {
 	}
 	p.table([]string{"RESOURCE", "HELD BY", "FENCING TOKENS"}, rows)
 	missing := ""
+	var differ identity.Differences
 	for _, c := range claims {
 		if c.Missing && c.Topic != missing { // claims are listed by their topics
 			missing = c.Topic
@@ -268,8 +272,16 @@ func showClaims(p *page, claims []shownClaim) {
 		}
 		for _, d := range c.Differences {
 			p.alarm("%s: %s", c.Resource, identity.Difference(d))
+			differ = append(differ, identity.Difference(d))
 		}
 	}
+	if len(differ) == 0 {
+		return
+	}
+	if remark := differ.Remark(); remark != "" {
+		p.line("%s", remark)
+	}
+	p.line("to free what a stopped group holds, run `router group release` with the settings there")
 }
 
 type releaseOptions struct {
@@ -296,7 +308,8 @@ func (g groupLogs) release(ctx context.Context, cfg config.Config, o releaseOpti
 	if !o.force {
 		for _, c := range claims {
 			if c.Held == heldByAnother {
-				return fmt.Errorf("%w: %s is held with other settings: %s. Release it with those, or with --force",
+				return fmt.Errorf("%w: %s is held with other settings: %s. "+
+					"Run this command with the settings there, in the file or as flags such as --pulsar.topics, or with --force if they are not known",
 					node.ErrIdentity, c.Resource, cfg.Identity().Against(c.holder))
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -92,6 +93,7 @@ func TestGroupShow(t *testing.T) {
 	showClaims(&page{out: &text}, claims)
 	for _, want := range []string{
 		`control persistent://public/default/__ring-orders: key.from is "property:user" here and "message_key" there`, "up to generation 2",
+		"__ring-orders                    a group with other settings  up to",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the page does not say %s:\n%s", want, text.String())
@@ -103,6 +105,41 @@ func TestGroupShow(t *testing.T) {
 	}
 	if !strings.Contains(string(data), `"differences":[{"name":"key.from","ours":"property:user","theirs":"message_key"}]`) {
 		t.Errorf("JSON: %s", data)
+	}
+}
+
+// TestAMistypedTopic: a router with a mistyped topic claims the control topic, which the corrected settings do not get. What
+// the commands say then leads to the topics, whose names no claim has, and to the release, with the topic as a flag.
+func TestAMistypedTopic(t *testing.T) {
+	m := newMemGroupLogs()
+	ours := settings(t).Config
+	mistyped := ours
+	mistyped.Pulsar.Topics = []string{"ordres"}
+	m.claim(t, mistyped)
+	claims, err := m.show(t.Context(), ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	showClaims(&page{out: &text}, claims)
+	err = m.release(t.Context(), ours, releaseOptions{}, io.Discard)
+	if !errors.Is(err, node.ErrIdentity) {
+		t.Fatalf("the release with the corrected settings: %v", err)
+	}
+	for name, told := range map[string]string{"group show": text.String(), "group release": err.Error()} {
+		if !strings.Contains(told, "their names follow from pulsar.topics: compare these first") {
+			t.Errorf("%s says nothing of pulsar.topics:\n%s", name, told)
+		}
+	}
+	if !strings.Contains(text.String(), "run `router group release` with the settings there") || !strings.Contains(err.Error(), "flags such as --pulsar.topics") {
+		t.Errorf("neither says how to go on:\n%s\n%v", text.String(), err)
+	}
+	if err := m.release(t.Context(), mistyped, releaseOptions{}, io.Discard); err != nil {
+		t.Fatalf("the release with the mistyped topic: %v", err)
+	}
+	m.claim(t, ours)
+	if got := m.held(t, ours); got != "__ring-orders: this group, orders orders: this group, orders-orders-RETRY orders: this group" {
+		t.Errorf("after the release: %s", got)
 	}
 }
 

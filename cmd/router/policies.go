@@ -74,6 +74,11 @@ type topicStats struct {
 func (d *doctor) topic(ctx context.Context, admin pulsaradmin.Client, topic string) {
 	path := pulsaradmin.TopicPath(topic)
 	partitions, err := admin.Partitions(ctx, topic)
+	if pulsaradmin.IsNotFound(err) { // a mistyped name claims the group, which the corrected one then does not get
+		d.warn("topic", "check its name in pulsar.topics before the first router starts, and create it; a broker that creates topics by itself does so at the first use",
+			"%s does not exist: %v", topic, err)
+		return
+	}
 	if err != nil {
 		d.warn("topic", "create it, or grant the router's role access; a broker that creates topics by itself does so at the first use", "%s: %v", topic, err)
 		return

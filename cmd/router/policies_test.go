@@ -234,6 +234,15 @@ func TestDoctorOfPolicies(t *testing.T) {
 			t.Errorf("found %+v", unwell)
 		}
 	})
+	t.Run("a topic that is not there", func(t *testing.T) {
+		says := healthy()
+		delete(says, events+"/partitions")
+		unwell := examined(t, says)
+		if len(unwell) == 0 || unwell[0].Result != resultWarn || !strings.HasPrefix(unwell[0].Says, "persistent://public/default/orders does not exist: ") ||
+			!strings.HasPrefix(unwell[0].Advice, "check its name in pulsar.topics") {
+			t.Errorf("found %+v", unwell)
+		}
+	})
 	t.Run("a name with 404 in it, and no access", func(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no access", http.StatusForbidden) }))
 		t.Cleanup(server.Close)
@@ -472,6 +481,28 @@ func TestDoctorFindsATakenGossipPort(t *testing.T) {
 		if f.Check == "gossip.listen" && f.Result != "fail" {
 			t.Errorf("%s: %s, though another process has the port for UDP", f.Result, f.Says)
 		}
+	}
+}
+
+// TestDoctorFindsAnAddressOfAnotherMachine: no process has such an address in use, nor does this member, if it runs.
+func TestDoctorFindsAnAddressOfAnotherMachine(t *testing.T) {
+	for name, answer := range map[string]string{"it runs": `{"member":"router-0","group":"orders"}`, "it does not run": `{}`} {
+		t.Run(name, func(t *testing.T) {
+			member := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) }))
+			defer member.Close()
+			d := doctor{cfg: settings(t).Config}
+			d.cfg.Admin.Listen = member.Listener.Addr().String()
+			d.cfg.Peer.Listen = "192.0.2.1:16651" // for documents: no machine has it
+			if d.runsHere(t.Context()) != (name == "it runs") {
+				t.Fatal("the member that answers is not taken for what it is")
+			}
+			d.ports(t.Context())
+			for _, f := range d.findings {
+				if f.Check == "peer.listen" && (f.Result != resultFail || !strings.Contains(f.Advice, "an address that this machine has")) {
+					t.Errorf("%s: %s; advice: %s", f.Result, f.Says, f.Advice)
+				}
+			}
+		})
 	}
 }
 

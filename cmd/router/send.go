@@ -53,6 +53,8 @@ func sendCommand() *cobra.Command {
 			defer func() { _ = sender.Close() }() // nothing is under way
 			sent, err := sender.Send(cmd.Context(), key, payload, due, client.WithSendName(name), client.WithSendID(id))
 			switch {
+			case errors.Is(err, client.ErrUnreachable):
+				return &callError{"NOT_SENT", exitNotRun, &client.CallError{Code: client.CodeUnreachable, Text: err.Error(), Err: err}}
 			case errors.Is(err, client.ErrNotSent):
 				return &callError{"NOT_SENT", exitNotRun, &client.CallError{Text: err.Error()}}
 			case err != nil:

@@ -56,7 +56,7 @@ func TestSend(t *testing.T) {
 		"two times":     {[]string{"send", "k", "--after", "1m", "--at", "2026-11-27T06:00:00Z", at}, exitUsage, "without --after"},
 		"no time":       {[]string{"send", "k", "--at", "noon", at}, exitUsage, `--at = "noon", want a time such as`},
 		"nothing there": {[]string{"send", "k", "-d", "@/nowhere", at}, exitUsage, "--data: open /nowhere"},
-		"no router":     {[]string{"send", "k", "--endpoint=127.0.0.1:1"}, exitNotRun, "NOT_SENT: "},
+		"no router":     {[]string{"send", "k", "--endpoint=127.0.0.1:1"}, exitNotRun, "NOT_SENT (unreachable): "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, says, code := cli(t, test.args...); code != test.code || !strings.Contains(says, test.says) {

@@ -78,13 +78,27 @@ func (d Difference) String() string {
 // Differences are all of them, ascending by name. Empty: the two agree.
 type Differences []Difference
 
-// String lists them for one line of a log.
+// String lists them for one line of a log, with their remark.
 func (d Differences) String() string {
 	texts := make([]string, len(d))
 	for n, one := range d {
 		texts[n] = one.String()
 	}
+	if remark := d.Remark(); remark != "" {
+		texts = append(texts, remark)
+	}
 	return strings.Join(texts, "; ")
+}
+
+// Remark says where differing values may come from if not from the settings that bear their names, "" if
+// from these alone. A mistyped topic shows only in the names of the topics that follow from it.
+func (d Differences) Remark() string {
+	if !slices.ContainsFunc(d, func(one Difference) bool {
+		return one.Name == "pulsar.retry_topic" || one.Name == "pulsar.dead_letter_topic"
+	}) {
+		return ""
+	}
+	return "where the retry and dead letter topics are not set, their names follow from pulsar.topics: compare these first"
 }
 
 // Names lists the settings that differ, for labels.

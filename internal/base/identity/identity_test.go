@@ -28,6 +28,28 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
+// TestNamesThatFollowFromTheTopics: topics are no part of an identity, so the names that follow from a mistyped one are all
+// that shows it.
+func TestNamesThatFollowFromTheTopics(t *testing.T) {
+	const remark = "; where the retry and dead letter topics are not set, their names follow from pulsar.topics: compare these first"
+	ours := Of(Setting{"key.from", "message_key"}, Setting{"pulsar.dead_letter_topic", "a-DLQ"}, Setting{"pulsar.retry_topic", "a-RETRY"})
+	for name, c := range map[string]struct {
+		theirs Identity
+		want   string
+	}{
+		"both":  {Of(Setting{"pulsar.dead_letter_topic", "b-DLQ"}, Setting{"pulsar.retry_topic", "b-RETRY"}), `pulsar.dead_letter_topic is "a-DLQ" here and "b-DLQ" there; pulsar.retry_topic is "a-RETRY" here and "b-RETRY" there` + remark},
+		"one":   {Of(Setting{"pulsar.retry_topic", "b-RETRY"}), `pulsar.retry_topic is "a-RETRY" here and "b-RETRY" there` + remark},
+		"none":  {Of(Setting{"key.from", "json:user"}), `key.from is "message_key" here and "json:user" there`},
+		"equal": {ours, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := ours.Against(c.theirs).String(); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
 func TestValidate(t *testing.T) {
 	many := make(Identity, SettingsMax+1)
 	for name, c := range map[string]struct {

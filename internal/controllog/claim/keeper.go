@@ -48,7 +48,7 @@ func DefaultConfig() Config { return Config{PatienceMax: optionalMax} }
 // Errors that end a router.
 var (
 	// ErrTaken says that a resource belongs to a group with other settings.
-	ErrTaken = errors.New("claimed by another group")
+	ErrTaken = errors.New("claimed by a group with other settings")
 	// ErrReleased says that an operator has ended the claim of this group while this router ran.
 	ErrReleased = errors.New("the claim of this group was released while this router ran")
 )
@@ -544,8 +544,9 @@ func (e *TakenError) Error() string {
 		}
 		all = append(all, fmt.Sprintf("%q (%s)", c.Resource, c.Differences))
 	}
-	return fmt.Sprintf("%v: %s; %s says so. Give this router the settings of that group, or a group and a subscription of its own; "+
-		"if the settings are to change for good, stop the group and run `router group release` "+
+	return fmt.Sprintf("%v: %s; %s says so. Give this router the settings of that group, or a group and a subscription of its own. "+
+		"If the claim is from this group, before its settings were changed or corrected, stop all its routers, "+
+		"run `router group release` with the settings there, and start them with those here "+
 		"(docs/install.md#changing-what-a-group-agrees-on)", ErrTaken, strings.Join(all, "; "), e.Topic)
 }
 

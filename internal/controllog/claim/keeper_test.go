@@ -207,7 +207,7 @@ func secondIsRefused(t *testing.T, s site) string {
 	}
 	for _, part := range []string{
 		`"subscription persistent://t/events/a s"`, `control_log.topic is "persistent://t/b/__ring-orders" here and "persistent://t/a/__ring-orders" there`,
-		places[1].Topic, "router group release",
+		places[1].Topic, "run `router group release` with the settings there",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			return fmt.Sprintf("the error does not say %s: %v", part, err)

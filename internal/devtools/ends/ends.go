@@ -103,8 +103,8 @@ func (w *Writer) Failed(e *event.Event, r event.Result) {
 	switch r.Kind {
 	case event.ResultNotStarted, event.ResultCancelled: // the key moves: no failure
 		return
-	case event.ResultPutOff:
-		f.Reason = "the application puts it off"
+	case event.ResultPutOff: // no attempt: the router has not given it out, as a firing whose next one is not safe yet
+		return
 	case event.ResultLost:
 		f.Reason = "its worker has gone without an answer"
 	}
