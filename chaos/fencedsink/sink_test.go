@@ -9,6 +9,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -296,18 +298,34 @@ func TestRedisUpgrade(t *testing.T) {
 	}
 }
 
-// TestDocsShowTheRecipes: the recipes in the documentation are the tested ones.
+// TestDocsShowTheRecipes: the recipes in the documentation are the tested ones, and there are no others.
 func TestDocsShowTheRecipes(t *testing.T) {
 	page, err := os.ReadFile("../../docs/sinks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, recipe := range map[string]string{
+	recipes := map[string]string{
 		"postgres.sql": PostgresTables, "claim.sql": PostgresClaim, "write.sql": PostgresWrite, "write.lua": RedisWrite,
 		"upgrade.sql": PostgresUpgrade, "claim_both.sql": PostgresClaimBoth, "drop_token.sql": PostgresDropToken, "write_both.lua": RedisWriteBoth,
-	} {
+	}
+	for name, recipe := range recipes {
 		if !strings.Contains(string(page), recipe) {
 			t.Errorf("docs/sinks.md does not show %s as it is", name)
 		}
+	}
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := 0
+	for _, path := range pages {
+		page, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown += len(regexp.MustCompile("(?m)^```(sql|lua)$").FindAll(page, -1))
+	}
+	if shown != len(recipes) {
+		t.Errorf("the documents show %d blocks of SQL and Lua, and this test knows %d", shown, len(recipes))
 	}
 }

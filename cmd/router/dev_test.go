@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -21,7 +22,8 @@ import (
 
 // testApp makes the test binary the application of a user, which prints the handled events. With
 // TEST_APP_CRASHED, the first of these applications crashes over an event of user-2 and leaves that
-// file behind. With TEST_APP_HOLDS, the first handler runs until it is cancelled.
+// file behind. With TEST_APP_HOLDS, the first handler runs until it is cancelled. With TEST_APP_LATER
+// there is more to do than events: handlers set timers, and a schedule fires.
 const testApp = "test-app"
 
 func runTestApp() int {
@@ -30,6 +32,7 @@ func runTestApp() int {
 	marker := os.Getenv("TEST_APP_CRASHED")
 	var held atomic.Bool
 	held.Store(os.Getenv("TEST_APP_HOLDS") == "")
+	later := os.Getenv("TEST_APP_LATER") != ""
 	handle := func(ctx context.Context, e *client.Event) error {
 		if e.Key == "user-2" && marker != "" && crashOnce(marker) {
 			fmt.Println("crashing")
@@ -42,9 +45,16 @@ func runTestApp() int {
 			return ctx.Err()
 		}
 		fmt.Printf("handled %s\n", e.Payload)
+		if later {
+			e.After(time.Hour, "later", nil)
+		}
 		return nil
 	}
-	if err := client.Run(ctx, "", handle, client.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)))); err != nil {
+	options := []client.Option{client.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)))}
+	if later {
+		options = append(options, client.WithSchedule("again", client.Every(10*time.Second), func(context.Context, *client.Firing) error { return nil }))
+	}
+	if err := client.Run(ctx, "", handle, options...); err != nil {
 		return exitFailed
 	}
 	return exitOK
@@ -173,6 +183,35 @@ func TestDevCommand(t *testing.T) {
 	}
 	if strings.Contains(shown.String(), "has not drained") {
 		t.Errorf("a member did not drain:\n%s", shown)
+	}
+}
+
+// TestDevEndsBeforeTimers: it does not wait for timers and firings, of which one may be due in days, and there is always a next one.
+func TestDevEndsBeforeTimers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs four processes for 10 s")
+	}
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, shown, _ := devProcess(t, "--members", "1", "--keys", "2", "--rate", "100", "--events", "4", "--", self, testApp)
+	cmd.Env = append(cmd.Env, "TEST_APP_LATER=yes")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually.NoError(t, eventually.Most, "it ends", func() error {
+		if !strings.Contains(shown.String(), "all 4 events are handled") {
+			return errors.New(shown.String())
+		}
+		return nil
+	})
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, shown)
+	}
+	if handled := strings.Count(shown.String(), "handled {"); handled < 4 {
+		t.Errorf("it ends after %d events:\n%s", handled, shown)
 	}
 }
 

@@ -40,10 +40,12 @@ func (b docBlock) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) 
 
 var (
 	fence      = regexp.MustCompile("^```(\\w*)\\s*$")
+	anyFence   = regexp.MustCompile("^[\\s>]*(```|~~~)")
 	comment    = regexp.MustCompile(`^<!--\s*(.*?)\s*-->\s*$`)
 	byMake     = regexp.MustCompile(`^tested by make ([a-z-]+)$`)
 	byTest     = regexp.MustCompile(`^tested by go test \./(\S+) -run (Test\w+)$`)
-	looksTyped = regexp.MustCompile(`^\s*(\$ )?(go (run|test|build|install)|make|router|\./router|curl|kubectl|helm|docker|ko|tools/\S+\.sh|python3?|pip|git|openssl) `)
+	makeTarget = regexp.MustCompile(`\bmake ([a-z][a-z0-9-]*)`)
+	looksTyped = regexp.MustCompile(`(?m)^\s*(\$ )?(go (run|test|build|install)|make|router|\./router|curl|kubectl|helm|docker|ko|tools/\S+\.sh|python3?|pip|git|openssl) `)
 )
 
 // blocksOf returns the fenced blocks of a page.
@@ -53,6 +55,9 @@ func blocksOf(t *testing.T, path string) []docBlock {
 	marker, open := "", false
 	for i, line := range strings.Split(read(t, path), "\n") {
 		form := fence.FindStringSubmatch(line)
+		if form == nil && anyFence.MatchString(line) {
+			t.Errorf("%s:%d: no test sees the block that this line begins or ends: begin the line with three backticks, and write at most one word after them", path, i+1)
+		}
 		switch {
 		case open && form != nil && form[1] == "":
 			open = false
@@ -71,6 +76,9 @@ func blocksOf(t *testing.T, path string) []docBlock {
 			}
 		}
 	}
+	if open {
+		t.Errorf("%v: the block has no end", blocks[len(blocks)-1])
+	}
 	return blocks
 }
 
@@ -88,19 +96,42 @@ func pages(t *testing.T) []string {
 	return append(list, "../../README.md", "../../CONTRIBUTING.md")
 }
 
-// TestCommandsInDocsAreTested: the make target or test named beside a command must exist.
+// languages are those of the blocks of pages, with what tests them.
+var languages = map[string]string{
+	"sh": "TestDocs", "bash": "TestDocs", "console": "TestDocs",
+	"go":     "client.TestPagesCompile",
+	"python": "sdk/python/tests/readme.sh",
+	"js":     "sdk/typescript/scripts/readme.mjs", "ts": "sdk/typescript/scripts/readme.mjs",
+	"java": "sdk/java/test.sh",
+	"sql":  "fencedsink.TestDocsShowTheRecipes", "lua": "fencedsink.TestDocsShowTheRecipes",
+	"yaml": "TestSecurityRecipes", // those that are a router.yaml
+	"text": "nothing: what cannot run, such as the commands for a release that is yet to come", "mermaid": "nothing", "": "nothing",
+}
+
+// TestCommandsInDocsAreTested: no block has a language that no test knows, and the make target or test named beside a block exists.
 func TestCommandsInDocsAreTested(t *testing.T) {
 	makefile := read(t, "../../Makefile")
 	commands := 0
-	for _, page := range pages(t) {
+	lab, err := filepath.Glob("../../docs/lab/*.md") // records of what was run: TestDocs does not repeat it
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(pages(t), lab...) {
 		for _, b := range blocksOf(t, page) {
+			if languages[b.language] == "" {
+				t.Errorf("%v: no test sees blocks of the language %q", b, b.language)
+			}
 			if b.language == "" && looksTyped.MatchString(b.text) {
 				t.Errorf("%v: commands in a block without a language: mark it as sh", b)
 			}
-			if !b.isCommands() {
-				continue
+			if b.isCommands() {
+				commands++
+				for _, target := range makeTarget.FindAllStringSubmatch(b.text, -1) {
+					if !strings.Contains(makefile, "\n"+target[1]+":") {
+						t.Errorf("%v: there is no make %s", b, target[1])
+					}
+				}
 			}
-			commands++
 			switch target, test := byMake.FindStringSubmatch(b.marker), byTest.FindStringSubmatch(b.marker); {
 			case target != nil:
 				if !strings.Contains(makefile, "\n"+target[1]+":") {

@@ -12,9 +12,12 @@ import (
 
 const securityPage = "../../docs/security.md"
 
-// TestSecurityRecipes: a router takes every router.yaml of docs/security.md.
+// TestSecurityRecipes: a router takes every router.yaml of the documents, most of which are in docs/security.md.
 func TestSecurityRecipes(t *testing.T) {
-	recipes := regexp.MustCompile("(?s)```yaml\n(# router.yaml\n.*?)```").FindAllStringSubmatch(read(t, securityPage), -1)
+	var recipes [][]string
+	for _, page := range pages(t) {
+		recipes = append(recipes, regexp.MustCompile("(?s)```yaml\n(# router.yaml\n.*?)```").FindAllStringSubmatch(read(t, page), -1)...)
+	}
 	for _, recipe := range recipes {
 		environ := []string{
 			"RINGFENCE__NODE__GROUP=orders", "RINGFENCE__NODE__NAME=router-0", "RINGFENCE__PULSAR__TOPICS=orders", "RINGFENCE__PULSAR__SUBSCRIPTION=orders",
@@ -29,7 +32,7 @@ func TestSecurityRecipes(t *testing.T) {
 			t.Errorf("%v in\n%s", err, recipe[1])
 		}
 	}
-	if len(recipes) < 4 {
+	if len(recipes) < 9 {
 		t.Errorf("only %d recipes: this test does not see all of them", len(recipes))
 	}
 }

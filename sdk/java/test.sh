@@ -43,7 +43,7 @@ maven . install
 rules=$!
 trap 'kill "$rules" 2>/dev/null || true' EXIT
 
-# The programs of README.md, of the quickstart and of the repository's README, in a project that knows nothing but the installed packages.
+# The programs of README.md, of the documents and of the repository's README, in a project that knows nothing but the installed packages.
 version=$(sed -n 's:.*<version>\(.*\)</version>.*:\1:p' client/.flattened-pom.xml | head -1)
 rm -rf build/readme
 mkdir -p build/readme/src/main/java build/readme/src/test/java
@@ -58,7 +58,32 @@ block 'class Total' >build/readme/src/main/java/Total.java
 block 'class Counter' >build/readme/src/main/java/Counter.java
 sed 's/class Total/class Covered/; s/Total::add/Covered::add/; s/ofSeconds(30))/&.ttl(Duration.ofSeconds(30))/' build/readme/src/main/java/Total.java >build/readme/src/main/java/Covered.java
 grep -q 'ttl(' build/readme/src/main/java/Covered.java
-awk '/^```java/ { on = 1; next } /^```/ { on = 0 } on' ../../docs/quickstart.md >build/readme/src/main/java/Handler.java
+[ "$(grep -c '^```java' README.md)" = 9 ] || { echo "README.md does not have nine blocks of Java: all of them have to be tested here" >&2; exit 1; }
+# Each block of the documents is a program: a class as it is, statements in a class that has what they leave to their readers.
+awk '/^```java/ { file = "build/readme/block" ++n; print "// " FILENAME >file; next } /^```/ { file = "" } file != "" { print >file }' ../../docs/*.md ../../README.md
+pages=()
+for block in build/readme/block*; do
+	class=$(sed -n 's/^public class \([A-Za-z]*\).*/\1/p' "$block")
+	if [ -n "$class" ]; then
+		cp "$block" "build/readme/src/main/java/$class.java"
+	else
+		class=Page${#pages[@]}
+		cat >"build/readme/src/main/java/$class.java" <<-END
+			import io.ringfence.client.*;
+			import java.time.Duration;
+			public class $class {
+			    void onEvent(Event e) { System.out.println(e.key() + ": " + new String(e.payload()) + " (attempt " + e.attempt() + ")"); }
+			    void report(Firing firing) {}
+			    void sweep(Firing firing) {}
+			    void run() {
+			$(cat "$block")
+			    }
+			    public static void main(String[] args) { new $class().run(); }
+			}
+		END
+	fi
+	pages+=("$class")
+done
 cat >build/readme/src/main/java/Line.java <<END
 import io.ringfence.client.Worker;
 public class Line {
@@ -126,7 +151,7 @@ handles() {
 }
 handles App 'bytes, fence 0'
 handles Line 'bytes, fence 0'
-handles Handler ': .* (attempt 1)'
+for page in "${pages[@]}"; do handles "$page" ': .* (attempt 1)'; done
 for program in Total Covered; do
 	rm -f total
 	handles "$program" 'total [0-9]*, fence [0-9]\{19\}\.[0-9]\{20\}'

@@ -438,12 +438,13 @@ func (b *Broker) Unload(topic string) {
 	}
 }
 
-// SubscriptionStats returns the sums over all topics of a subscription; of all
-// subscriptions when its name is empty. Published counts each topic once.
-func (b *Broker) SubscriptionStats(name string) Stats {
+// SubscriptionStats returns the sums over all topics of a subscription but those
+// given; of all subscriptions when its name is empty. Published counts each topic once.
+func (b *Broker) SubscriptionStats(name string, except ...string) Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.sum(slices.Sorted(maps.Keys(b.topics)), name)
+	topics := slices.Sorted(maps.Keys(b.topics))
+	return b.sum(slices.DeleteFunc(topics, func(topic string) bool { return slices.Contains(except, topic) }), name)
 }
 
 // TopicStats is SubscriptionStats for one topic, with all its partitions.

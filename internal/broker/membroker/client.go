@@ -35,8 +35,8 @@ func (c *Client) Publish(ctx context.Context, topic string, messages []Message) 
 }
 
 // SubscriptionStats is Broker.SubscriptionStats.
-func (c *Client) SubscriptionStats(ctx context.Context, subscription string) (Stats, error) {
-	out, err := c.rpc.Stats(ctx, &demov1.StatsRequest{Subscription: subscription})
+func (c *Client) SubscriptionStats(ctx context.Context, subscription string, except ...string) (Stats, error) {
+	out, err := c.rpc.Stats(ctx, &demov1.StatsRequest{Subscription: subscription, Except: except})
 	if err != nil {
 		return Stats{}, errorOf(err)
 	}

@@ -125,7 +125,7 @@ func (s *server) TailRecords(in *demov1.TailRecordsRequest, stream grpc.ServerSt
 
 // Stats tells a subscription's numbers.
 func (s *server) Stats(_ context.Context, in *demov1.StatsRequest) (*demov1.StatsResponse, error) {
-	stats := s.broker.SubscriptionStats(in.GetSubscription())
+	stats := s.broker.SubscriptionStats(in.GetSubscription(), in.GetExcept()...)
 	return &demov1.StatsResponse{
 		Backlog: uint64(stats.Backlog), Unacked: uint64(stats.Unacked), Published: uint64(stats.Published),
 		Acked: uint64(stats.Acked), Consumers: uint32(stats.Consumers),

@@ -36,8 +36,9 @@ type Failure struct {
 	Event   string        `json:"event"`   // message id
 	Attempt uint32        `json:"attempt"` // from 1
 	Reason  string        `json:"reason"`
-	Again   time.Duration `json:"again"` // until the next attempt; not with Dead
-	Dead    bool          `json:"dead"`  // it goes to the dead letter topic
+	Again   time.Duration `json:"again"`             // until the next attempt; not with Dead
+	Dead    bool          `json:"dead"`              // it goes to the dead letter topic
+	PutOff  bool          `json:"put_off,omitempty"` // the router did not give it out
 }
 
 const (
@@ -56,6 +57,8 @@ func (f Failure) String() string {
 		return fmt.Sprintf("event %s goes to the dead letter topic: %s", f.Event, reason)
 	case f.Dead:
 		return fmt.Sprintf("key %s, attempt %d: to the dead letter topic: %s", key, f.Attempt, reason)
+	case f.PutOff:
+		return fmt.Sprintf("key %s, attempt %d: the router puts it off for %v", key, f.Attempt, f.Again.Round(time.Millisecond))
 	case f.Again > 0:
 		return fmt.Sprintf("key %s, attempt %d failed, again in %v: %s", key, f.Attempt, f.Again.Round(time.Millisecond), reason)
 	}
@@ -103,8 +106,11 @@ func (w *Writer) Failed(e *event.Event, r event.Result) {
 	switch r.Kind {
 	case event.ResultNotStarted, event.ResultCancelled: // the key moves: no failure
 		return
-	case event.ResultPutOff: // no attempt: the router has not given it out, as a firing whose next one is not safe yet
-		return
+	case event.ResultPutOff:
+		if r.Behind || r.To != 0 { // a firing that waits for another one, or for a worker that declares its schedule
+			return
+		}
+		f.PutOff = true
 	case event.ResultLost:
 		f.Reason = "its worker has gone without an answer"
 	}

@@ -38,7 +38,9 @@ func TestFailuresAreLines(t *testing.T) {
 		"a long reason":   {event.Result{Kind: event.ResultRetry, After: 2e9, Reason: strings.Repeat("x", 1<<12)}, key + "attempt 2 failed, again in 2s: xxx"},
 		"crashed":         {event.Result{Kind: event.ResultCrashed}, key + "attempt 2 failed, again at once: its worker crashed"},
 		"lost":            {event.Result{Kind: event.ResultLost}, key + "attempt 2 failed, again at once: its worker has gone without an answer"},
-		"put off":         {event.Result{Kind: event.ResultPutOff, After: 1e9}, ""},
+		"put off":         {event.Result{Kind: event.ResultPutOff, After: 1e9}, key + "attempt 2: the router puts it off for 1s"},
+		"behind another":  {event.Result{Kind: event.ResultPutOff, After: 1e8, Behind: true}, ""},
+		"another worker":  {event.Result{Kind: event.ResultPutOff, After: 1e9, To: 2}, ""},
 		"the key moves":   {event.Result{Kind: event.ResultCancelled}, ""},
 		"rejected: later": {event.Result{Kind: event.ResultReject, Reason: "no"}, ""},
 	} {

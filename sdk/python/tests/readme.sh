@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
 # Tries the package as README.md says, in an environment that has only the built wheel and pytest: its files are written out as they stand there, the
-# handler runs beside three members, and the tests run. The programs in the quickstart and in the README of the repository run, too.
+# handler runs beside three members, and the tests run. The Python of the documents and of the repository's README runs, too. All of it has right types.
 #
 # Usage: tests/readme.sh ROUTER    with build/dist built, and a router
 
@@ -28,7 +28,25 @@ awk -v folder="$work" '
 	writing { print >file }
 ' README.md
 
-awk '/^```python$/ { writing = 1; next } /^```$/ { writing = 0 } writing' ../../docs/quickstart.md >"$work/quick.py"
+# Each block of the documents is a program, with the functions that they leave to their readers.
+cat >"$work/names.py" <<'END'
+import ringfence
+
+
+def on_event(event: ringfence.Event) -> None:
+    print(f"{event.key_text} (attempt {event.attempt})\n", end="")
+
+
+def report(firing: ringfence.Firing) -> None: ...
+
+
+def sweep(firing: ringfence.Firing) -> None: ...
+END
+awk -v folder="$work" '
+	/^```python$/ { file = folder "/page" ++n ".py"; print "from names import *  # " FILENAME >file; next }
+	/^```$/ { file = "" }
+	file != "" { print >file }
+' ../../docs/*.md ../../README.md
 {
 	echo 'import ringfence, types'
 	echo 'store = types.SimpleNamespace(apply=lambda key, fence, payload: print(f" events, fence {fence}"))'
@@ -43,6 +61,7 @@ cd "$work"
 unset PYTHONPATH
 lines=$(awk '/^def handle/ { counting = 1 } /^if __name__/ { counting = 0 } counting && NF { n++ } END { print n }' handler.py)
 [ "$lines" -le 10 ] || { echo "the first handler has $lines lines, want at most ten" >&2; exit 1; }
+../venv/bin/python -m mypy --config-file= --python-executable "$clean/bin/python" --strict --allow-untyped-defs -- *.py >types.log || { cat types.log >&2; exit 1; }
 "$clean/bin/python" -W error -m pytest -q -p no:cacheprovider --ignore=source . >tests.log 2>&1 || { cat tests.log >&2; exit 1; }
 (cd source && "$clean/bin/python" -m pytest -p no:cacheprovider tests/test_readme.py tests/test_version.py) >source.log 2>&1 || { cat source.log >&2; exit 1; }
 # handles PROGRAM PATTERN: whether it handles all of 20 events, and writes the pattern for each
@@ -54,7 +73,7 @@ handles() {
 }
 handles handler.py ' events, fence [0-9]\{19\}\.[0-9]\{20\}'
 handles line.py ' events, fence [0-9]\{19\}\.[0-9]\{20\}'
-handles quick.py '(attempt 1)'
+for page in page*.py; do handles "$page" '(attempt 1)'; done
 sed 's/wait=30, /wait=30, ttl=30, /' total.py >ttl.py
 grep -q ttl=30 ttl.py
 for program in total.py ttl.py; do

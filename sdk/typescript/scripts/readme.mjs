@@ -1,7 +1,7 @@
-// Runs the programs of README.md, of the quickstart and of the repository's README on an environment that has only the built package.
+// Runs the programs of README.md, of the documents and of the repository's README on an environment that has only the built package.
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -37,8 +37,21 @@ assert.throws(() => createRequire(join(folder, "app.mjs")).resolve("@opentelemet
 const files = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/<!-- file: (\S+) -->\n```js\n(.*?)```/gs)];
 assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "total.mjs", "remind.mjs", "remind.test.mjs", "report.mjs", "report.test.mjs", "balance.mjs", "loop.mjs", "app.test.mjs"]);
 for (const [, name, text] of files) writeFileSync(join(folder, name), text);
-const quick = /```js\n(.*?)```/s.exec(readFileSync(join(root, "../../docs/quickstart.md"), "utf8"))[1];
-writeFileSync(join(folder, "quick.mjs"), quick);
+assert.equal(readFileSync(join(root, "README.md"), "utf8").match(/```(js|ts)\b/g).length, files.length, "a block of README.md is no file");
+// Each block of the documents is a program in TypeScript, with the functions that they leave to their readers.
+writeFileSync(
+  join(folder, "names.mts"),
+  `import type { Event, FiringHandler } from "@ringfence/client";
+export const onEvent = (event: Event): void => console.log(event.key + ": " + event.payload.toString() + " (attempt " + event.attempt + ")");
+export const report: FiringHandler = () => {};
+export const sweep: FiringHandler = () => {};
+`,
+);
+const docs = join(root, "../../docs");
+const pages = [join(root, "../../README.md"), ...readdirSync(docs).filter((name) => name.endsWith(".md")).sort().map((name) => join(docs, name))]
+  .flatMap((page) => [...readFileSync(page, "utf8").matchAll(/^```(?:js|ts)\n(.*?)^```/gms)].map(([, text]) => `import { onEvent, report, sweep } from "./names.mjs"; // ${page}\n${text}`));
+assert.ok(pages.length >= 2, "a page has gone");
+pages.forEach((text, i) => writeFileSync(join(folder, `page${i}.mts`), text));
 const line = /^\| \[TypeScript\][^`]*`([^`]*)`/m.exec(readFileSync(join(root, "../../README.md"), "utf8"))[1];
 const store = "const store = { apply: (key, fence, payload, signal) => console.log(`${key} ${fence.length} ${payload} ${signal.aborted}`) };";
 writeFileSync(join(folder, "line.mjs"), `import { run } from "@ringfence/client";\n${store}\n${line};\n`);
@@ -90,8 +103,8 @@ export const delivery = () => new TestDelivery();
 export const event = (of: TestSent) => [of.deliver(), new TestSent()];
 `,
 );
-const options = { noEmit: true, strict: true, exactOptionalPropertyTypes: true, target: "es2022", module: "nodenext", typeRoots: [join(root, "node_modules/@types")], types: ["node"] };
-writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, files: ["types.mts"] }));
+const options = { strict: true, exactOptionalPropertyTypes: true, target: "es2022", module: "nodenext", typeRoots: [join(root, "node_modules/@types")], types: ["node"] };
+writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, files: ["types.mts", ...pages.map((_, i) => `page${i}.mts`)] }));
 for (const compiler of ["typescript", "typescript-oldest"]) { // the second is the oldest that README.md names
   execFileSync(process.execPath, [join(root, "node_modules", compiler, "bin/tsc"), "-p", "."], { cwd: folder, stdio: "inherit" });
 }
@@ -101,7 +114,7 @@ execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs
 assert.ok(readFileSync(join(folder, "node_modules/@ringfence/client/dist/version.js"), "utf8").includes(manifest.version), "the SDK does not name its version");
 
 const { TestRouter } = await import(pathToFileURL(join(folder, "node_modules/@ringfence/client/dist/testing/index.js")));
-for (const [name, payload, kind, said] of [["app.mjs", '{"number": 5}', "done", "alice: 1 events, the last one number 5"], ["app.mjs", '{"number": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"], ["balance.mjs", "5", "done", "alice has 5 cents"], ["quick.mjs", "hello", "done", "alice: hello (attempt 1)"], ["line.mjs", "hello", "done", "alice 40 hello false"]]) {
+for (const [name, payload, kind, said] of [["app.mjs", '{"number": 5}', "done", "alice: 1 events, the last one number 5"], ["app.mjs", '{"number": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"], ["balance.mjs", "5", "done", "alice has 5 cents"], ["line.mjs", "hello", "done", "alice 40 hello false"]]) {
   const router = new TestRouter();
   const env = { ...process.env, RINGFENCE_APP_ENDPOINT: await router.serve() };
   const app = spawn(process.execPath, [name], { cwd: folder, env, stdio: ["ignore", "pipe", "inherit"] });
@@ -115,17 +128,19 @@ for (const [name, payload, kind, said] of [["app.mjs", '{"number": 5}', "done", 
   await router.stop();
 }
 
-// One key, held by handlers beside three members of a real router.
+// Beside three members of a real router: the documents, whose schedules it has to accept, and one key that handlers hold.
 const router = process.env.ROUTER ?? join(root, "build/router");
 if (process.env.ROUTER === undefined) execFileSync("go", ["build", "-o", router, "./cmd/router"], { cwd: join(root, "../.."), stdio: "inherit" });
 const limited = join(root, "../../tools/limited.sh");
+const dev = (program, events) => execFileSync(limited, ["600", router, "dev", "--rate", "100", "--events", events, "--", process.execPath, program], { cwd: folder, stdio: ["ignore", "pipe", "inherit"] }).toString();
+for (const i of pages.keys()) assert.equal(dev(`page${i}.mjs`, "20").match(/user-.*: .* \(attempt 1\)/g)?.length, 20, pages[i]);
 const total = files.find((f) => f[1] === "total.mjs")[2];
 const withTtl = total.replace("{ wait: 30_000, ", "{ wait: 30_000, ttl: 30_000, ");
 assert.notEqual(withTtl, total);
 writeFileSync(join(folder, "ttl.mjs"), withTtl);
 for (const program of ["total.mjs", "ttl.mjs"]) {
   rmSync(join(folder, "total"), { force: true });
-  const said = execFileSync(limited, ["600", router, "dev", "--rate", "100", "--events", "50", "--", process.execPath, program], { cwd: folder, stdio: ["ignore", "pipe", "inherit"] });
+  const said = dev(program, "50");
   assert.equal(readFileSync(join(folder, "total"), "utf8"), "x".repeat(50), `the reserved key was held twice at once by ${program}`);
-  assert.equal(said.toString().match(/total \d+, fence \d{19}\.\d{20}/g)?.length, 50, program);
+  assert.equal(said.match(/total \d+, fence \d{19}\.\d{20}/g)?.length, 50, program);
 }

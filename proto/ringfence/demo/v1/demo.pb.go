@@ -730,7 +730,9 @@ func (x *TailRecordsResponse) GetRecord() []byte {
 type StatsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The subscription; empty: the only one.
-	Subscription  string `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	Subscription string `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Topics that do not count, full names.
+	Except        []string `protobuf:"bytes,2,rep,name=except,proto3" json:"except,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -770,6 +772,13 @@ func (x *StatsRequest) GetSubscription() string {
 		return x.Subscription
 	}
 	return ""
+}
+
+func (x *StatsRequest) GetExcept() []string {
+	if x != nil {
+		return x.Except
+	}
+	return nil
 }
 
 // StatsResponse is a subscription's state.
@@ -911,9 +920,10 @@ const file_ringfence_demo_v1_demo_proto_rawDesc = "" +
 	"\x13TailRecordsResponse\x12\x1b\n" +
 	"\tledger_id\x18\x01 \x01(\x03R\bledgerId\x12\x19\n" +
 	"\bentry_id\x18\x02 \x01(\x03R\aentryId\x12\x16\n" +
-	"\x06record\x18\x03 \x01(\fR\x06record\"2\n" +
+	"\x06record\x18\x03 \x01(\fR\x06record\"J\n" +
 	"\fStatsRequest\x12\"\n" +
-	"\fsubscription\x18\x01 \x01(\tR\fsubscription\"\x95\x01\n" +
+	"\fsubscription\x18\x01 \x01(\tR\fsubscription\x12\x16\n" +
+	"\x06except\x18\x02 \x03(\tR\x06except\"\x95\x01\n" +
 	"\rStatsResponse\x12\x18\n" +
 	"\abacklog\x18\x01 \x01(\x04R\abacklog\x12\x18\n" +
 	"\aunacked\x18\x02 \x01(\x04R\aunacked\x12\x1c\n" +
