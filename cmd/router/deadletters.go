@@ -410,7 +410,7 @@ type shownCounts struct {
 func showCounts(cmd *cobra.Command, o *outputForm, c deadletter.Counts, options deadletter.Options, failed error) error {
 	err := o.show(cmd.OutOrStdout(), shownCounts{options.DryRun, c}, func(p *page) { countsPage(p, c, options.DryRun) })
 	if failed != nil {
-		if !options.DryRun && !errors.Is(failed, deadletter.ErrNotSent) {
+		if !options.DryRun && deadletter.Continues(failed) {
 			failed = fmt.Errorf("interrupted; run the same command again, and it continues after it has found out what was sent: %w", failed)
 		}
 		return failed

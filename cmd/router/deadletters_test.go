@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
@@ -376,6 +378,17 @@ func TestDeadLettersAtTheAdminEndpoint(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "act on dead letters ended") || strings.Contains(log.String(), "user-0") {
 		t.Errorf("the log is\n%s", &log)
+	}
+}
+
+// TestOnlyActsThatContinueSaySo: the same command, run again, has the same end if too many events are selected or a topic has refused letters.
+func TestOnlyActsThatContinueSaySo(t *testing.T) {
+	for err, want := range map[error]bool{io.ErrUnexpectedEOF: true, deadletter.ErrTooMany: false, deadletter.ErrNotSent: false} {
+		cmd := &cobra.Command{}
+		cmd.SetOut(io.Discard)
+		if got := showCounts(cmd, &outputForm{}, deadletter.Counts{}, deadletter.Options{}, err); !errors.Is(got, err) || strings.Contains(got.Error(), "it continues") != want {
+			t.Errorf("%q is shown as %q", err, got)
+		}
 	}
 }
 

@@ -23,6 +23,19 @@ type letters struct {
 // hostilePayload is a payload that a producer may have sent, as a router makes it printable.
 const hostilePayload = `<script>document.title='broken'</script>\x1b[2J` + "\n" + `{"total": 12}`
 
+// refusedKey is the key of letters of which the newest is too large for its topic.
+const refusedKey = "user-00819"
+
+// refuse makes an answer that of a replay which has sent all letters but one.
+func refuse(a *deadletter.Answer, id string) {
+	const topic = "persistent://public/default/orders"
+	c := &a.Acted.Counts
+	c.Sent--
+	c.Obstacles, c.Refused = map[string]int{deadletter.ObstacleRefused: 1}, []string{id + " of 70000 bytes: " + topic + " has not taken it"}
+	a.Acted.Says = c.Words(false)
+	a.Error, a.Status = deadletter.ErrNotSent.Error()+": "+topic+" has not taken one of 70000 bytes", http.StatusBadGateway
+}
+
 func newLetters(now time.Time) *letters {
 	s := &letters{}
 	for i := range 40 {
@@ -86,6 +99,10 @@ func (s *letters) ask(_ context.Context, q deadletter.Question) (a deadletter.An
 		a.Acted.Says = a.Acted.Counts.Words(!q.Yes)
 		if q.Yes {
 			a.Acted.Act = "f00dfeed00000001"
+			if string(q.Key) == refusedKey {
+				refuse(&a, some[0].ID)
+				selected = func(l *deadletter.AskedLetter) bool { return l.Key == refusedKey && l.ID != some[0].ID }
+			}
 			s.all = slices.DeleteFunc(s.all, selected)
 		}
 	}

@@ -348,6 +348,29 @@ if (process.env.PICTURES) {
 		nothingLeftTheHost(tab);
 	});
 
+	// A replay that a topic refuses in part says which letters remain, and the list no longer has the others.
+	test("dead letters that are refused", async () => {
+		const tab = await visit();
+		await withToken(tab);
+		await tab.run(() => { document.querySelector("#search-text").value = "user-00819"; document.querySelector("#search").requestSubmit(); });
+		await tab.until("the key is open", () => !document.querySelector("#key").hidden);
+		await tab.click("#key-letters");
+		await tab.until("its letters are there", () => document.querySelectorAll("#letters tr").length === 6);
+		await tab.click("#letters tr:nth-child(1) td:last-child button");
+		await tab.until("the letter is there", () => !document.querySelector("#letter-replay-key").disabled && document.querySelector("#letter-label").textContent.startsWith("user-00819"));
+		await tab.click("#letter-replay-key");
+		await tab.until("it is tried", () => document.querySelector("#act-dry").innerText.includes("6 would be sent") && !document.querySelector("#act-do").disabled);
+		await tab.type("stock is back");
+		await tab.press("Tab");
+		await tab.type("alice");
+		await tab.press("Enter");
+		await tab.until("they are gone but one", () => document.querySelectorAll("#letters tr").length === 1 && !document.querySelector("#act-do").disabled);
+		assert.match(await tab.run(() => document.querySelector("#act-dry").innerText), /5 sent[^]*9:396:-1:-1 of 70000 bytes: persistent:\/\/public\/default\/orders has not taken it/);
+		assert.match(await tab.run(() => document.querySelector("#act-fault").textContent), /^letters or events were not sent: /);
+		assert.ok(await tab.run(() => document.querySelector("#act").open));
+		nothingLeftTheHost(tab, 1); // the browser notes the status 502
+	});
+
 	// Events of a key are replayed as letters are; another time is counted again, and what is done is what was counted.
 	test("events are replayed", async () => {
 		const tab = await visit();

@@ -112,6 +112,9 @@ func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c
 // wouldReplay counts what a replay would do.
 func (b *Broker) wouldReplay(ctx context.Context, sel Selection, o Options) (c Counts, err error) {
 	memory, err := b.remember(ctx)
+	if errors.Is(err, errQuiet) { // see acting.start
+		c.Unsure, err = []string{"the last message of the replays topic does not come: letters that were sent may be among those that would be"}, nil
+	}
 	if err != nil {
 		return c, err
 	}
@@ -130,6 +133,9 @@ func (b *Broker) wouldReplay(ctx context.Context, sel Selection, o Options) (c C
 			c.Repeated++
 		default:
 			c.Sent++
+			if e.message.Schema {
+				c.Schema++
+			}
 		}
 		seen[o.once(e.sent)] = true
 		return nil
@@ -144,7 +150,7 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 ) (err error) {
 	c.Foreign = memory.foreign
 	targets := newTargets(b)
-	defer func() { c.Missing, c.Unsure = targets.missing(), targets.unsure }()
+	defer func() { c.Missing, c.Unsure = targets.missing(), append(c.Unsure, targets.unsure...) }()
 	c.Reach, err = b.letters(ctx, func(l *received) error {
 		c.Read++
 		id := Sent{l.ID.String(), l.identity(l.origin())}
@@ -172,9 +178,6 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 		if targets.fault(ctx, topic) != "" {
 			c.obstacle(ObstacleUnheld)
 			return ctx.Err()
-		}
-		if l.Schema {
-			c.Schema++
 		}
 		marks := map[string]string{PropertyReplayLetter: id.Letter}
 		return send(l, batched{outgoing: l.again(topic, l.origin(), marks), sent: id, ack: l.ack})
@@ -260,6 +263,9 @@ func (e *sharedEntry) leave() {
 // ErrTooMany says that more events were selected than the limit.
 var ErrTooMany = errors.New("more events are selected than --max: narrow the selection, or raise --max")
 
+// Continues reports whether an act that has failed continues when it is done again.
+func Continues(err error) bool { return !errors.Is(err, ErrNotSent) && !errors.Is(err, ErrTooMany) }
+
 // ReplayEvents sends events of topics again, to the topic of each. sel.Since, sel.Until and sel.Run
 // must be set. Events of which the topic holds a copy made by a replay of the same name are not sent.
 func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c Counts, err error) {
@@ -276,6 +282,11 @@ func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c 
 	}
 	if o.DryRun {
 		c.Sent = len(p.chosen)
+		for _, schema := range p.chosen {
+			if schema {
+				c.Schema++
+			}
+		}
 		return c, nil
 	}
 	s := newSender(a, o.Rate)
@@ -288,7 +299,7 @@ func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c 
 			}
 			one := messageOf(m, at.partition)
 			id := one.identity(one.originOfEvent())
-			if !p.chosen[id] || !b.selects(&sel, &one) {
+			if _, chosen := p.chosen[id]; !chosen || !b.selects(&sel, &one) {
 				return nil
 			}
 			delete(p.chosen, id)
@@ -311,7 +322,7 @@ func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c 
 // plan is what a replay of events sends.
 type plan struct {
 	partitions []span
-	chosen     map[Identity]bool
+	chosen     map[Identity]bool // → whether it has a schema version
 }
 
 // span is a topic partition with its end when the plan was made: copies come after it.
@@ -361,7 +372,7 @@ func (b *Broker) plan(ctx context.Context, sel Selection, o Options, c *Counts) 
 	}
 	c.Unsure = append(c.Unsure, targets.unsure...)
 	for id := range copies {
-		if p.chosen[id] {
+		if _, chosen := p.chosen[id]; chosen {
 			delete(p.chosen, id)
 			c.SentBefore++
 		}
@@ -391,16 +402,13 @@ func (b *Broker) choose(sel *Selection, o Options, c *Counts, m *message, chosen
 		c.obstacle(ObstacleHead)
 		return nil
 	}
-	if chosen[id] {
+	if _, again := chosen[id]; again {
 		c.Repeated++
 		return nil
 	}
 	if len(chosen) >= o.Max {
 		return fmt.Errorf("deadletter: %w: %d", ErrTooMany, o.Max)
 	}
-	if m.Schema {
-		c.Schema++
-	}
-	chosen[id] = true
+	chosen[id] = m.Schema
 	return nil
 }

@@ -69,7 +69,8 @@ type Endpoint struct {
 //	POST /v1/replay?key=KEY&since=TIME&until=TIME[&yes=true&by=WHO&reason=WHY]              Acted
 //
 // The last replays events of the group's topics, and not letters. KEY may have any bytes, percent-encoded; TIME is as in RFC 3339. Without yes=true an act counts only. An answer 504 to an act means that some of it may be
-// done; the same request, sent again, finds out what was sent and continues.
+// done; the same request, sent again, finds out what was sent and continues. An act that has failed after its beginning has the status of its error, and
+// is an Acted with that error.
 func (e Endpoint) Handlers() map[string]http.Handler {
 	turn := make(chan struct{}, 1)
 	page := func(question func(*http.Request) (Question, error)) http.Handler {
@@ -136,10 +137,14 @@ func (e Endpoint) serve(w http.ResponseWriter, r *http.Request, q Question) {
 		if a.Status < 400 || a.Status > 599 {
 			a.Status = http.StatusBadGateway
 		}
-		http.Error(w, a.Error, a.Status)
-		return
+		if a.Acted == nil || a.Acted.Act == "" {
+			http.Error(w, a.Error, a.Status)
+			return
+		}
+		a.Acted.Error = a.Error // some of it may be done
+	} else {
+		e.Metrics.questions.WithLabelValues(q.What, a.result()).Inc()
 	}
-	e.Metrics.questions.WithLabelValues(q.What, a.result()).Inc()
 	if a.List != nil && !e.Named(r) {
 		for _, l := range a.List.Letters {
 			l.hide()
@@ -153,6 +158,9 @@ func (e Endpoint) serve(w http.ResponseWriter, r *http.Request, q Question) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if a.Error != "" {
+		w.WriteHeader(a.Status)
+	}
 	_, _ = w.Write(append(text, '\n')) // a client that has gone does not need it
 }
 

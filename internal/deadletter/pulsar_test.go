@@ -254,7 +254,7 @@ func (g *group) interrupt(sent int, numbers ...int) {
 	if err := errors.Join(err, a.record(ctx, r)); err != nil {
 		g.t.Fatal(err)
 	}
-	if confirmed, _, err := s.send(ctx, batch[:sent]); err != nil || len(confirmed) != sent {
+	if confirmed, _, err := s.send(ctx, batch[:sent], &Counts{}); err != nil || len(confirmed) != sent {
 		g.t.Fatalf("%d of %d sent: %v", len(confirmed), sent, err)
 	}
 }

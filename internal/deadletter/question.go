@@ -109,6 +109,7 @@ type Acted struct {
 	Act    string `json:"act,omitempty"` // as the record names it
 	Says   []Said `json:"says"`
 	Counts Counts `json:"counts"`
+	Error  string `json:"error,omitempty"` // why it has ended before all was done, or what was not
 }
 
 // hide removes the fields that are only for callers that may know keys.
@@ -318,7 +319,7 @@ func (b *Broker) act(ctx context.Context, q Question, sel Selection) (*Acted, er
 		err = fmt.Errorf("%w (%d at this endpoint: router replay takes more)", err, o.Max)
 	}
 	did.Says = did.Counts.Words(o.DryRun)
-	if err != nil && q.Yes && did.Act != "" && !errors.Is(err, ErrNotSent) {
+	if err != nil && q.Yes && did.Act != "" && Continues(err) {
 		err = fmt.Errorf("interrupted; make the same request again, and the act continues after it has found out what was sent: %w", err)
 	}
 	return did, err

@@ -12,11 +12,11 @@ import (
 // refusal is what a topic has not taken, for example because of its policy maxMessageSize.
 type refusal struct {
 	bytes  int // of the smallest event that was sent alone; larger ones count as refused
-	events int
+	events int // that remain, tried or not
 }
 
 func (r refusal) err(topic string) error {
-	return fmt.Errorf("deadletter: %s has not taken %d, the smallest of which has %d bytes: a policy, such as maxMessageSize, may refuse them", topic, r.events, r.bytes)
+	return fmt.Errorf("deadletter: %s has not taken one of %d bytes: a policy, such as maxMessageSize, may refuse it; %d that are no smaller remain", topic, r.bytes, r.events)
 }
 
 // refusedNamesMax bounds the names in [Counts.Refused].
@@ -26,7 +26,7 @@ const refusedNamesMax = 100
 // and loses the receipts of what its producer sends after the refused event, though that arrives.
 //
 // The broker answers the request to close the producer when it has handled what it got from it.
-func (s *sender) find(ctx context.Context, confirmed []Sent, unanswered []batched) (found int, left []batched, err error) {
+func (s *sender) find(ctx context.Context, confirmed []Sent, unanswered []batched, c *Counts) (found int, left []batched, err error) {
 	doubt := s.acting.memory.open[s.acting.act.Act]
 	recorded := doubt.From
 	doubt.Letters, doubt.From = nil, map[string]Place{} // of their topics alone: another one of the batch may have held no message before
@@ -55,7 +55,7 @@ func (s *sender) find(ctx context.Context, confirmed []Sent, unanswered []batche
 			continue
 		}
 		found++
-		if err := e.settle(); err != nil {
+		if err := e.settle(c); err != nil {
 			return found, nil, fmt.Errorf("deadletter: ack of %s: %w", e.message.ID, err)
 		}
 	}
@@ -69,17 +69,17 @@ func (s *sender) sendAlone(ctx context.Context, events []batched, c *Counts) err
 	for i := range events {
 		e := &events[i]
 		if s.isRefused(e) {
-			s.refuse(e, c)
+			s.refuseUntried(e, c)
 			continue
 		}
-		sent, left, err := s.sendRecorded(ctx, events[i:i+1])
+		sent, left, err := s.sendRecorded(ctx, events[i:i+1], c)
 		c.Sent += sent
 		if err != nil {
 			return err
 		}
 		if len(left) > 0 {
 			s.refused[e.topic] = refusal{e.size(), s.refused[e.topic].events}
-			s.refuse(e, c)
+			s.refuse(e, c, e.topic+" has not taken it")
 		}
 	}
 	return nil
@@ -91,15 +91,20 @@ func (s *sender) isRefused(e *batched) bool {
 	return some && e.size() >= r.bytes
 }
 
-// refuse counts an event that is not sent.
-func (s *sender) refuse(e *batched, c *Counts) {
+// refuseUntried counts an event that is not sent, since its topic has not taken one that is no larger.
+func (s *sender) refuseUntried(e *batched, c *Counts) {
+	s.refuse(e, c, fmt.Sprintf("not tried, since %s has not taken one of %d bytes", e.topic, s.refused[e.topic].bytes))
+}
+
+// refuse counts an event that is not sent, and says why.
+func (s *sender) refuse(e *batched, c *Counts, why string) {
 	r := s.refused[e.topic]
 	r.events++
 	s.refused[e.topic] = r
 	s.remain[e.sent.Identity] = true
 	c.obstacle(ObstacleRefused)
 	if len(c.Refused) < refusedNamesMax {
-		c.Refused = append(c.Refused, fmt.Sprintf("%s of %d bytes: %s has not taken it", e.message.ID, e.size(), e.topic))
+		c.Refused = append(c.Refused, fmt.Sprintf("%s of %d bytes: %s", e.message.ID, e.size(), why))
 	}
 }
 

@@ -28,7 +28,7 @@ func (g *group) limit(bytes int) {
 	pulsartest.Unload(g.t, g.topic) // it takes in the policy when it is loaded
 }
 
-// newLimitedGroup returns a group whose topic refuses messages of more than 1000 bytes, and whose letters 3 and 4 are larger.
+// newLimitedGroup returns a group whose topic refuses messages of more than 1000 bytes, and whose letters 3 and 4 are larger. Letters 1 and 3 have a schema version.
 func newLimitedGroup(t *testing.T) *group {
 	g := newGroup(t, 0)
 	g.cfg.AnswerMax = 5 * time.Second
@@ -38,7 +38,9 @@ func newLimitedGroup(t *testing.T) *group {
 	g.limit(1000)
 	large, larger := g.letter(3), g.letter(4)
 	large.Payload, larger.Payload = []byte(strings.Repeat("3", 2000)), []byte(strings.Repeat("4", 3000))
-	g.letters(1)
+	small := g.letter(1)
+	small.Properties[source.PropertySchema], large.Properties[source.PropertySchema] = "0000000000000001", "0000000000000001"
+	g.publish(g.cfg.LettersTopic, small)
 	g.publish(g.cfg.LettersTopic, larger, large)
 	g.letters(2)
 	return g
@@ -51,15 +53,18 @@ func TestRefusedLetters(t *testing.T) {
 	waiting := strings.Repeat("3", 2000) + " " + strings.Repeat("4", 3000)
 	for round, sent := range []int{2, 0} {
 		c, err := g.replay(Selection{}, nil)
-		if !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), g.topic+" has not taken 2") {
+		if !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), "; 2 that are no smaller remain") {
 			t.Errorf("replay %d: %v", round, err)
 		}
 		if c.Sent != sent || c.Obstacles[ObstacleRefused] != 2 || len(c.Refused) != 2 {
 			t.Errorf("replay %d: %+v", round, c)
 		}
-		for i, id := range []string{":2:-1:-1 of 2", ":1:-1:-1 of 3"} { // the smaller one was tried first
-			if i < len(c.Refused) && (!strings.Contains(c.Refused[i], id) || !strings.Contains(c.Refused[i], g.topic)) {
-				t.Errorf("replay %d: %q is refused, want letter %s… bytes", round, c.Refused[i], id)
+		if want := []int{1, 0}[round]; c.Schema != want {
+			t.Errorf("replay %d: %d were sent without their schema version, want %d", round, c.Schema, want)
+		}
+		for i, want := range [][]string{{":2:-1:-1 of 2", g.topic + " has not taken it"}, {":1:-1:-1 of 3", "not tried, since " + g.topic + " has not taken one of 2"}} { // the smaller one was tried first
+			if i < len(c.Refused) && (!strings.Contains(c.Refused[i], want[0]) || !strings.Contains(c.Refused[i], want[1])) {
+				t.Errorf("replay %d: %q is refused, want letter %q… bytes", round, c.Refused[i], want)
 			}
 		}
 		if got := g.waiting(); got != waiting {
@@ -71,7 +76,7 @@ func TestRefusedLetters(t *testing.T) {
 		}
 	}
 	g.limit(1 << 20)
-	if c := g.mustReplay(Selection{}, nil); c.Sent != 2 || c.SentBefore+len(c.Refused) != 0 {
+	if c := g.mustReplay(Selection{}, nil); c.Sent != 2 || c.SentBefore+len(c.Refused) != 0 || c.Schema != 1 {
 		t.Errorf("with a higher limit: %+v", c)
 	}
 	g.wantHeld("at the end", "1", "2", strings.Repeat("3", 2000), strings.Repeat("4", 3000), "before")

@@ -65,7 +65,7 @@ func (s *sender) close() {
 func (s *sender) add(ctx context.Context, e batched, c *Counts) error {
 	e.properties[PropertyReplayAct] = s.acting.act.Act
 	if s.isRefused(&e) {
-		s.refuse(&e, c)
+		s.refuseUntried(&e, c)
 		return nil
 	}
 	s.batch = append(s.batch, e)
@@ -85,7 +85,7 @@ func (s *sender) flush(ctx context.Context, c *Counts) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	sent, left, err := s.sendRecorded(ctx, batch)
+	sent, left, err := s.sendRecorded(ctx, batch, c)
 	c.Sent -= len(batch) - sent
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (s *sender) drop(c *Counts) {
 }
 
 // sendRecorded records the batch before it sends it. It returns how many of it are in their topics, and those that are not, though the broker is there.
-func (s *sender) sendRecorded(ctx context.Context, batch []batched) (sent int, left []batched, err error) {
+func (s *sender) sendRecorded(ctx context.Context, batch []batched, c *Counts) (sent int, left []batched, err error) {
 	if err := s.limiter.WaitN(ctx, len(batch)); err != nil {
 		return 0, nil, err
 	}
@@ -120,16 +120,16 @@ func (s *sender) sendRecorded(ctx context.Context, batch []batched) (sent int, l
 	if err := s.acting.record(ctx, r); err != nil {
 		return 0, nil, err
 	}
-	confirmed, unanswered, err := s.send(ctx, batch)
+	confirmed, unanswered, err := s.send(ctx, batch, c)
 	if err != nil || len(unanswered) == 0 {
 		return len(confirmed), nil, err
 	}
-	found, left, err := s.find(ctx, confirmed, unanswered)
+	found, left, err := s.find(ctx, confirmed, unanswered, c)
 	return len(confirmed) + found, left, err
 }
 
 // send sends a batch, waits for all answers, and acks what was confirmed. It is not interrupted by ctx: the answers of a batch that is under way are awaited.
-func (s *sender) send(ctx context.Context, batch []batched) (confirmed []Sent, unanswered []batched, err error) {
+func (s *sender) send(ctx context.Context, batch []batched, c *Counts) (confirmed []Sent, unanswered []batched, err error) {
 	ctx = context.WithoutCancel(ctx)
 	type result struct {
 		at  int
@@ -152,7 +152,7 @@ func (s *sender) send(ctx context.Context, batch []batched) (confirmed []Sent, u
 		case r.err == nil:
 			s.moveEnd(e.topic, ids[r.at])
 			confirmed = append(confirmed, e.sent)
-			r.err = e.settle()
+			r.err = e.settle(c)
 		case errors.Is(r.err, pulsarsend.ErrTimeout):
 			unanswered = append(unanswered, *e)
 			continue
@@ -164,8 +164,11 @@ func (s *sender) send(ctx context.Context, batch []batched) (confirmed []Sent, u
 	return confirmed, unanswered, errors.Join(errs[:min(len(errs), 3)]...)
 }
 
-// settle acks the letter of an event that is in its topic.
-func (e *batched) settle() error {
+// settle counts what an event that is in its topic has lost, and acks its letter.
+func (e *batched) settle(c *Counts) error {
+	if e.message.Schema {
+		c.Schema++
+	}
 	if e.ack == nil {
 		return nil
 	}

@@ -198,7 +198,7 @@ func (c *Counts) Words(dry bool) (all []Said) {
 	named := c.Refused[:min(len(c.Refused), unsureShownMax)]
 	some(named, true, "")
 	if len(named) > 0 {
-		alarm(c.Obstacles[ObstacleRefused]-len(named), "more were not taken")
+		alarm(c.Obstacles[ObstacleRefused]-len(named), "more are like these")
 	}
 	some(c.Missing, true, "%d more topics are like these")
 	alarm(c.Doubt, "are of an interrupted replay: the replay finds out whether they were sent")

@@ -57,14 +57,15 @@ type copyResult struct {
 // copier queues the copies for one topic. Each topic has its own, so that a blocked topic
 // does not delay copies for the others.
 type copier struct {
-	work chan struct{} // capacity 1: there is something to do
+	topic string
+	work  chan struct{} // capacity 1: there is something to do
 
 	// Under the source's mutex.
 	added   []outgoingEvent // that the copier's goroutine has not taken in yet
 	results []copyResult    // that the copier's goroutine has not taken in yet
 }
 
-func newCopier() *copier { return &copier{work: make(chan struct{}, 1)} }
+func newCopier(topic string) *copier { return &copier{topic: topic, work: make(chan struct{}, 1)} }
 
 // add is called under the source's mutex.
 func (c *copier) add(out outgoingEvent) {
@@ -196,6 +197,10 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		}
 		if len(ended) > 0 {
 			s.settleCopied(ended, sink)
+		}
+		if needed := queue.needed(); needed < queue.made {
+			broker.release(c.topic, needed)
+			queue.made = needed
 		}
 	}
 }

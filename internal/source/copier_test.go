@@ -73,6 +73,12 @@ func (*fakeBroker) ends(context.Context) ([]End, bool, error)    { return nil, f
 
 func (*fakeBroker) close() {}
 
+func (f *fakeBroker) release(topic string, from int) {
+	if f.outlets != nil {
+		f.outlets.release(topic, from)
+	}
+}
+
 func (f *fakeBroker) send(ctx context.Context, c outgoing, done func(error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -340,6 +346,53 @@ func TestCopiesThatWereRefusedAloneComeLast(t *testing.T) {
 		synctest.Wait()
 		if kept := refusing.kept(); kept > refused/2 {
 			t.Errorf("%d closed producers are kept in memory for %d refused copies", kept, 1+refused)
+		}
+	})
+}
+
+// The producers of lone copies are closed when these have ended, but for the first one while copies are refused: a topic may permit few producers.
+func TestProducersOfLoneCopiesAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lost = 10
+		n := 0
+		src, broker, handles := runFake(t, 1+lost, func(ev *event.Event) { ev.Payload = []byte(strconv.Itoa(n)); n++ }, func(*Config) {})
+		var mu sync.Mutex
+		var made []*fakeProducer
+		var refuses atomic.Bool
+		refuses.Store(true)
+		broker.outlets = fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			forgets := len(made) == 0 // the common one loses the receipts of all copies with that of the refused one
+			made = append(made, &fakeProducer{answer: func(m *pulsar.ProducerMessage, done func(error)) {
+				if !forgets && !(refuses.Load() && string(m.Payload) == "0") {
+					time.AfterFunc(time.Millisecond, func() { done(nil) })
+				}
+			}})
+			return made[len(made)-1], nil
+		}}).outlets
+		open := func() (all, open int) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, one := range made {
+				if one.closed.Load() == 0 {
+					open++
+				}
+			}
+			return len(made), open
+		}
+		settleAll(src, event.Failed, handles)
+		time.Sleep(10 * src.cfg.CopyTimeout)
+		synctest.Wait()
+		all, left := open()
+		if unsettled := src.Stats().Unsettled; unsettled != 1 || all < 1+loneMax || left > 2 {
+			t.Errorf("with a refused copy %d events are open, and %d of %d producers, want 1 and at most 2 of more than %d", unsettled, left, all, loneMax)
+		}
+		refuses.Store(false)
+		time.Sleep(10 * src.cfg.CopyTimeout)
+		synctest.Wait()
+		if all, left := open(); src.Stats().Unsettled != 0 || left > 1 {
+			t.Errorf("at the end %d events are open, and %d of %d producers, want none and at most the common one", src.Stats().Unsettled, left, all)
 		}
 	})
 }

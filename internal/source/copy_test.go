@@ -164,7 +164,7 @@ func TestEventsWithTooLargePropertiesBecomeDeadLetters(t *testing.T) {
 		ID: event.MessageID{Ledger: 1, Entry: 2, Batch: 3, TopicPartition: -1}, Key: "user-1", Topic: "t", Payload: []byte("pay"), EventTime: 5, PublishTime: 8,
 		Properties: []event.Property{{Name: "large", Value: large}},
 	}
-	s := &Source{cfg: DefaultConfig(), retries: newCopier(), letters: newCopier(), parked: newCopier(), timers: newCopier()}
+	s := &Source{cfg: DefaultConfig(), retries: newCopier(""), letters: newCopier(""), parked: newCopier(""), timers: newCopier("")}
 	s.cfg.DeadLetterTopic = "dead"
 	for name, v := range map[string]event.Verdict{
 		"failed": {Kind: event.Failed}, "parked": {Kind: event.Parked, Detail: &event.Detail{Reason: "m"}}, "rejected": {Kind: event.Rejected, Detail: &event.Detail{Reason: "bad"}},

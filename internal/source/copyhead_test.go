@@ -32,7 +32,7 @@ func TestACopyWithALongSchemaVersionCanBeSent(t *testing.T) {
 		m.PartitionKey, m.SchemaVersion = new("k"), []byte(strings.Repeat("s", 3<<20))
 		r.cluster.Publish(r.topic, r.entry(m, []byte("payload")), 1)
 		got := r.take(1)[0]
-		s := &Source{cfg: r.cfg, retries: newCopier(), letters: newCopier()}
+		s := &Source{cfg: r.cfg, retries: newCopier(""), letters: newCopier("")}
 		for _, kind := range []event.VerdictKind{event.Failed, event.Rejected} {
 			out := outgoingEvent{message: got.Message, verdict: event.Verdict{Kind: kind, Detail: &event.Detail{Reason: "no"}}}
 			if n := metadataBytes(s.copyOf(&out)); n >= messageMax {

@@ -22,6 +22,7 @@ type copyQueue struct {
 
 	underWay, underWayBytes int           // copies that were sent together and have no result yet
 	busy                    [loneMax]bool // by number of a producer: it has a lone copy under way, which takes no room from the others
+	made                    int           // producers of lone copies that there may be: those with lower numbers
 }
 
 // loneMax bounds the copies for one topic that are sent alone at the same time, and the producers that a router then has there beside the common one.
@@ -101,10 +102,34 @@ func (q *copyQueue) end(out *outgoingEvent)   { q.count(out, -1) }
 func (q *copyQueue) count(out *outgoingEvent, by int) {
 	if out.after != nil {
 		q.busy[out.producer] = by > 0
+		q.made = max(q.made, out.producer+1)
 		return
 	}
 	q.underWay += by
 	q.underWayBytes += by * out.weight()
+}
+
+// needed returns how many producers of lone copies there have to be: those with lower numbers. Copies that are probably refused need the first one alone.
+func (q *copyQueue) needed() (n int) {
+	if q.made == 0 {
+		return 0
+	}
+	if len(q.lone) > 0 || slices.Contains(q.busy[1:], true) {
+		return loneMax
+	}
+	if len(q.last) > 0 || q.busy[0] {
+		n = 1
+	}
+	for i := range q.failed {
+		switch q.failed[i].after {
+		case nil:
+		case refused:
+			n = 1
+		default:
+			return loneMax
+		}
+	}
+	return n
 }
 
 // takeLikeliest removes the copy that is the likeliest to be taken, since one that is refused takes CopyTimeout: for one of the producers the first of

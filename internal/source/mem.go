@@ -160,4 +160,7 @@ func (m *memConnection) send(ctx context.Context, c outgoing, done func(error)) 
 	done(err)
 }
 
+// release implements connection. There are no producers.
+func (m *memConnection) release(string, int) {}
+
 func (m *memConnection) close() { m.consumer.Close() }

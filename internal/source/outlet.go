@@ -144,6 +144,16 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 	})
 }
 
+// release implements connection.
+func (p *outlets) release(topic string, from int) {
+	for _, numbered := range p.alone[from:] {
+		o := numbered[topic]
+		if unused := o.producer.Load(); unused != nil {
+			p.replace(o, unused)
+		}
+	}
+}
+
 // replace makes the next copy create another producer, and closes this one.
 func (p *outlets) replace(o *outlet, given *pulsarsend.Sender) {
 	if o.producer.CompareAndSwap(given, nil) {

@@ -60,6 +60,8 @@ type connection interface {
 	// send calls done once, from any goroutine, possibly before it returns, and after a timeout once more, without an error,
 	// if the broker confirms the copy after all. It never waits for another topic.
 	send(ctx context.Context, c outgoing, done func(error))
+	// release closes the producers of a topic that send one copy at a time, from a number on: none of these has a copy under way.
+	release(topic string, from int)
 	// close returns all unacked entries to the broker.
 	close()
 }
@@ -105,11 +107,12 @@ type Source struct {
 }
 
 func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, int, *slog.Logger) (connection, error)) *Source {
+	cfg = cfg.Resolved()
 	s := &Source{
-		cfg: cfg.Resolved(), open: open, metrics: metrics, log: log.With("component", "source"),
+		cfg: cfg, open: open, metrics: metrics, log: log.With("component", "source"),
 		ready: make(chan struct{}), stopped: make(chan struct{}), draining: make(chan struct{}),
 		ledger:  NewLedger(cfg.Counting),
-		retries: newCopier(), letters: newCopier(), parked: newCopier(), timers: newCopier(), parking: map[event.Key]int{},
+		retries: newCopier(cfg.RetryTopic), letters: newCopier(cfg.DeadLetterTopic), parked: newCopier(cfg.ParkingTopic()), timers: newCopier(cfg.TimerTopic()), parking: map[event.Key]int{},
 		changed: make(chan struct{}, 1), toAck: make(chan struct{}, 1),
 	}
 	s.SetMembers(1)

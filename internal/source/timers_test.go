@@ -395,7 +395,7 @@ func TestUntakenIsAnswered(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 64 { // the copier may look for work first
-		c := newCopier()
+		c := newCopier("")
 		c.add(outgoingEvent{answer: func(error) {}})
 		s.copy(ended, c, nil, nil)
 		if n := len(c.unanswered()); n != 1 {

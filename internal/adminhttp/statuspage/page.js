@@ -20,11 +20,15 @@ function ask(path, options = {}) {
 	return fetch(path, { cache: "no-store", credentials: "omit", redirect: "error", headers, ...options });
 }
 
+// answer returns the answer to a request. An error of an act that has done a part has what it did, as done.
 async function answer(path, options) {
 	const response = await ask(path, options);
 	if (!response.ok) {
-		const refused = new Error((await response.text()).trim().slice(0, 400) || "status " + response.status);
+		const says = (await response.text()).trim();
+		const done = response.headers.get("Content-Type") === "application/json" ? JSON.parse(says) : null;
+		const refused = new Error((done?.error ?? says).slice(0, 400) || "status " + response.status);
 		refused.status = response.status;
+		refused.done = done?.says ? done : null;
 		throw refused;
 	}
 	return response.json();
@@ -642,25 +646,31 @@ function closeLetter() {
 	if (letterFrom?.isConnected) letterFrom.focus();
 }
 
-// tryLetters shows what an act would do, and lets it be done.
-async function tryLetters(now) {
-	const row = (text) => [{ text, alarm: false }];
-	const show = (says) => children(id("act-dry"), says, (_, i) => i, () => element("li"), (item, s) => {
+// showSaid lists what an act would do, or has done, in its dialog.
+function showSaid(says) {
+	children(id("act-dry"), says, (_, i) => i, () => element("li"), (item, s) => {
 		text(item, s.text);
 		name(item, s.alarm ? "busy" : "");
 	});
+}
+
+const saidOf = (done) => done.says.map((s) => s.text).join("; ");
+
+// tryLetters shows what an act would do, and lets it be done.
+async function tryLetters(now) {
+	const row = (text) => [{ text, alarm: false }];
 	now.counting?.abort(); // a router answers one question at a time
 	const counting = now.counting = new AbortController();
 	text(id("act-fault"), "");
-	show(row("Counting the letters that this affects… (at most 45 s)"));
+	showSaid(row("Counting the letters that this affects… (at most 45 s)"));
 	try {
 		const told = await answer(lettersRequest(now), { method: "POST", signal: counting.signal });
 		if (acting !== now || now.counting !== counting) return;
-		show(told.says);
+		showSaid(told.says);
 		id("act-do").disabled = false;
 	} catch (error) {
 		if (acting !== now || now.counting !== counting || counting.signal.aborted) return;
-		show([]);
+		showSaid([]);
 		text(id("act-fault"), faultOf(error));
 	}
 }
@@ -669,17 +679,20 @@ async function actOnLetters(now, by, reason) {
 	try {
 		const done = await answer(lettersRequest(now) + "&yes=true&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason), { method: "POST" });
 		if (acting === now) id("act").close();
-		text(id("summary"), done.says.map((s) => s.text).join("; ") + ". Act " + done.act + ".");
+		text(id("summary"), saidOf(done) + ". Act " + done.act + ".");
 		if (now.act === "events") {
 			refreshKey();
 			return;
 		}
 		closeLetter();
 		await readLetters(lettersKey);
-		text(id("letters-note"), done.says.map((s) => s.text).join("; ") + " (act " + done.act + "). " + id("letters-note").textContent);
+		text(id("letters-note"), saidOf(done) + " (act " + done.act + "). " + id("letters-note").textContent);
 		id("h-letters").focus({ preventScroll: true });
 	} catch (error) {
+		if (error.done && acting === now && id("act").open) showSaid(error.done.says);
+		else if (error.done) error.message = saidOf(error.done) + ". " + error.message;
 		actFault(now, error);
+		if (error.done && now.act !== "events") await readLetters(lettersKey); // a part of them is gone
 		if (acting === now) id("act-do").disabled = false;
 	}
 }
