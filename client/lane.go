@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/partition"
 	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
@@ -47,7 +48,7 @@ func Dial(endpoint string, opts ...Option) (*Lane, error) {
 	r.options.warnOfPlainText(at)
 	conn, err := newConnections(r.options.clock.Now, func() (*grpc.ClientConn, error) {
 		return r.dialRouter(grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: time.Second,
+			Backoff: grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: connectMax,
 		}))
 	})
 	if err != nil {
@@ -125,8 +126,17 @@ func WithCallTimeout(d time.Duration) CallOption {
 	return func(r *lanev1.InvokeRequest) { r.TimeoutMs = uint64(max(1, d.Milliseconds())) }
 }
 
+// connectMax limits an attempt to connect. Reservations limit it by openGrace, which comes first.
+const connectMax = 10 * time.Second
+
 // answerGrace limits the wait for the router's answer after the timeout of a call.
 const answerGrace = time.Second
+
+// within returns the sum of a time and a grace. The router refuses calls of more than 10 minutes and waits of more than
+// an hour, so a much longer time must only not overflow here.
+func within(waitMs uint64, grace time.Duration) time.Duration {
+	return time.Duration(min(waitMs, uint64(24*time.Hour/time.Millisecond)))*time.Millisecond + grace
+}
 
 // timeoutDefault is the timeout of a call without an option.
 const timeoutDefault = 10 * time.Second
@@ -253,8 +263,17 @@ func unary(ctx context.Context, conn grpc.ClientConnInterface, method string, re
 	ctx, cancel := context.WithCancel(ctx) // ends the stream in any case
 	defer cancel()
 	var connected connection
+	lane, _ := conn.(*connections)
+	var begun clock.Instant
+	if lane != nil {
+		begun = lane.now()
+	}
 	s, err := conn.NewStream(ctx, &grpc.StreamDesc{}, method, grpc.PerRPCCredentials(&connected))
 	if err != nil {
+		// The next one gets another attempt to connect, unless this one has had little time.
+		if lane != nil && !connected.Load() && status.Code(err) == codes.DeadlineExceeded && lane.now().Sub(begun) >= redialLeast {
+			lane.silent(begun)
+		}
 		return attempt{connected: connected.Load()}, err
 	}
 	if err := s.SendMsg(request()); err != nil && !errors.Is(err, io.EOF) { // after io.EOF, RecvMsg has the error

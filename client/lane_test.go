@@ -112,6 +112,38 @@ func testCallsOnADeadConnection(t *testing.T) {
 	}
 }
 
+// TestCallsAfterAConnectionThatIsNeverMade: a call whose time is up leaves the attempt to connect to none after it.
+func TestCallsAfterAConnectionThatIsNeverMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listener, server := bufconn.Listen(1<<16), grpc.NewServer()
+		lanev1.RegisterLaneServiceServer(server, new(reader))
+		go func() { _ = server.Serve(listener) }()
+		defer server.Stop()
+		var dials atomic.Int32
+		lane, err := client.Dial("router:1", client.WithLeaseClock(&lender{begun: time.Now()}), client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if dials.Add(1) == 1 { // it hangs
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return listener.DialContext(ctx)
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = lane.Close() }()
+		call := func() error {
+			_, err := lane.Invoke(t.Context(), "k", "do", nil, client.WithCallTimeout(time.Second))
+			return err
+		}
+		if err := call(); !errors.Is(err, client.ErrNotRun) {
+			t.Errorf("a call without a connection: %v", err)
+		}
+		if err := call(); err != nil {
+			t.Errorf("the next one: %v", err)
+		}
+	})
+}
+
 // TestTooLargeRequestsAreNotSent: gRPC answers what is larger than a router reads with the status that means "again", so it must not get there.
 func TestTooLargeRequestsAreNotSent(t *testing.T) {
 	t.Parallel()

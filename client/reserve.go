@@ -58,8 +58,8 @@ const CodeNotExclusive = event.CodeNotExclusive
 type ReserveOption func(*lanev1.Ask)
 
 // WithWait sets how long Reserve waits for the key: up to an hour, and until the end of its context. By default it does
-// not wait. In addition it waits up to five seconds each for a connection to the router, for room on it, and for its
-// answer.
+// not wait. In addition it waits up to five seconds for a connection to the router with room for the request, and as
+// long for the answer.
 func WithWait(d time.Duration) ReserveOption {
 	return func(a *lanev1.Ask) { a.WaitMs = uint64(max(0, d.Milliseconds())) }
 }
@@ -93,8 +93,12 @@ const (
 // lost first, and then the SDK gives the connection up.
 const unheardMax = 2
 
-// openGrace limits the wait for a stream, in addition to the wait for the key. An attempt to connect takes a second.
+// openGrace limits the wait for a stream, in addition to the wait for the key, and the wait for the answer.
 const openGrace = 5 * time.Second
+
+// redialLeast is how long the next stream of a reservation is waited for at least. Then it gets another connection:
+// with a ttl after a third of what is left of the permission, if that is longer, and after openGrace at most.
+const redialLeast = time.Second
 
 // beginMax limits the wait for permission to begin after the grant.
 const beginMax = 10 * time.Second
@@ -129,13 +133,14 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 	r.ttl = time.Duration(ask.GetTtlMs()) * time.Millisecond
 	r.ctx, r.lost = context.WithCancelCause(context.WithoutCancel(ctx))
 	wait, begun := ask.GetWaitMs(), l.options.clock.Now()
-	s, err := r.ask(ctx, ask)
-	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); isCrowded(err); s, err = r.ask(ctx, ask) {
+	open := within(wait, openGrace)
+	s, err := r.ask(ctx, ask, open)
+	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); isCrowded(err); s, err = r.ask(ctx, ask, open) {
 		if backoff.Sleep(ctx, pauses.Next()) != nil {
 			break
 		}
 		waited := max(0, l.options.clock.Now().Sub(begun))
-		if waited >= within(wait, openGrace) {
+		if open = within(wait, openGrace) - waited; open <= 0 {
 			break
 		}
 		ask.WaitMs = wait - min(wait, uint64(waited.Milliseconds()))
@@ -151,11 +156,11 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 	return r, nil
 }
 
-// ask makes one attempt: it opens a stream, asks, and waits for the grant.
-func (r *Reservation) ask(ctx context.Context, ask *lanev1.Ask) (*holderStream, error) {
+// ask makes one attempt: it opens a stream, for at most open, asks, and waits for the grant.
+func (r *Reservation) ask(ctx context.Context, ask *lanev1.Ask, open time.Duration) (*holderStream, error) {
 	s, streamCtx := r.newStream(ctx)
 	begun := r.lane.options.clock.Now()
-	err := s.openWithin(ctx, streamCtx, within(ask.GetWaitMs(), openGrace))
+	err := s.openWithin(ctx, streamCtx, open)
 	if err == nil {
 		ask.WaitMs -= min(ask.GetWaitMs(), uint64(max(0, r.lane.options.clock.Now().Sub(begun)).Milliseconds()))
 		err = s.begin(streamCtx, ask)
@@ -167,12 +172,6 @@ func (r *Reservation) ask(ctx context.Context, ask *lanev1.Ask) (*holderStream, 
 		s.end()
 	}
 	return s, err
-}
-
-// within returns the sum of a time and a grace. The router refuses calls of more than 10 minutes and waits of more than
-// an hour, so a much longer time must only not overflow here.
-func within(waitMs uint64, grace time.Duration) time.Duration {
-	return time.Duration(min(waitMs, uint64(24*time.Hour/time.Millisecond)))*time.Millisecond + grace
 }
 
 // isCrowded reports whether the router refused a request unread, because too many calls were just beginning.
@@ -246,6 +245,7 @@ func (s *holderStream) openWithin(ctx, streamCtx context.Context, most time.Dura
 	limit, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	stop := context.AfterFunc(limit, s.end)
+	begun := s.lane.options.clock.Now()
 	connected, err := s.open(streamCtx)
 	switch {
 	case stop():
@@ -253,6 +253,7 @@ func (s *holderStream) openWithin(ctx, streamCtx context.Context, most time.Dura
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case !connected:
+		s.lane.conn.silent(begun)
 		return &CallError{Kind: ErrNotReserved, Code: CodeUnreachable, Text: fmt.Sprintf("no connection to the router in %v", most)}
 	}
 	return &CallError{Kind: ErrNotReserved, Code: CodeOverloaded, Text: fmt.Sprintf("the connection had no free stream for %v: other calls and reservations use them all", most)}
@@ -441,8 +442,9 @@ func (r *Reservation) keep(s *holderStream) {
 	watch := time.NewTicker(checkEvery)
 	defer watch.Stop()
 	again := backoff.Backoff{Min: 20 * time.Millisecond, Max: renewEvery}
-	var redial <-chan time.Time
+	var redial, slow <-chan time.Time
 	var next *holderStream        // being opened
+	var nextSince clock.Instant   // since then
 	opened := make(chan error, 1) // of next
 	defer func() {
 		s.end()
@@ -477,6 +479,7 @@ func (r *Reservation) keep(s *holderStream) {
 			redial = nil
 			var streamCtx context.Context
 			next, streamCtx = r.newStream(r.ctx)
+			nextSince, slow = r.lane.options.clock.Now(), time.After(max(redialLeast, min(openGrace, r.left()/3)))
 			go func(s *holderStream) { // opening may take longer than the permission lasts
 				_, err := s.open(streamCtx)
 				if err == nil {
@@ -487,7 +490,12 @@ func (r *Reservation) keep(s *holderStream) {
 				}
 				opened <- err
 			}(next)
+		case <-slow: // another attempt may meet a router that answers
+			slow = nil
+			r.lane.conn.silent(nextSince)
+			next.end()
 		case err := <-opened:
+			slow = nil
 			if err != nil {
 				redial = time.After(again.Next())
 			} else {
@@ -524,11 +532,16 @@ func (r *Reservation) keep(s *holderStream) {
 func (r *Reservation) askAgain() *lanev1.Ask {
 	ask := &lanev1.Ask{Key: []byte(r.key), Id: r.id, Resume: true, Path: r.path, RawClock: !clock.Slewable(), TtlMs: uint32(r.ttl.Milliseconds())}
 	if r.ttl > 0 {
-		r.mu.Lock()
-		ask.WaitMs = uint64(max(0, r.until.Sub(r.lane.options.clock.Now())).Milliseconds())
-		r.mu.Unlock()
+		ask.WaitMs = uint64(r.left().Milliseconds())
 	}
 	return ask
+}
+
+// left returns what is left of the permission.
+func (r *Reservation) left() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return max(0, r.until.Sub(r.lane.options.clock.Now()))
 }
 
 // release sends the release to the router. The end of the stream, or Over, has the result.
@@ -580,8 +593,4 @@ func (r *Reservation) expire() {
 }
 
 // overdue reports whether the permission has passed.
-func (r *Reservation) overdue() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.lane.options.clock.Now().Before(r.until)
-}
+func (r *Reservation) overdue() bool { return r.left() == 0 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 )
@@ -33,6 +34,8 @@ type lender struct {
 	mu      sync.Mutex
 	streams int
 	cut     bool          // no connection can be made any more
+	hang    int           // so many attempts to connect meet nobody, and the next ones succeed
+	slow    time.Duration // how long each attempt takes
 	frozen  time.Duration // by which the lease clock is ahead of the timers, as in a process that has just thawed
 	begun   time.Time
 	conns   []*mutable
@@ -120,11 +123,15 @@ func lend(t *testing.T, serve func(s *lending) error, test func(t *testing.T, la
 		serving.Go(func() { _ = server.Serve(listener) })
 		lane, err := client.Dial("router:1", client.WithLeaseClock(l), client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
 			l.mu.Lock()
-			cut := l.cut
+			cut, slow := l.cut || l.hang > 0, l.slow
+			l.hang--
 			l.mu.Unlock()
 			if cut {
 				<-ctx.Done()
 				return nil, ctx.Err()
+			}
+			if err := backoff.Sleep(ctx, slow); err != nil {
+				return nil, err
 			}
 			conn, err := listener.DialContext(ctx)
 			if err != nil {
@@ -752,6 +759,77 @@ func TestReserveThatNobodyAnswers(t *testing.T) {
 				if took := time.Since(begun); took < test.least || took > test.most {
 					t.Errorf("it took %v, want %v to %v", took, test.least, test.most)
 				}
+			})
+		})
+	}
+}
+
+// TestReserveWithASlowConnection: a key that is free is reserved, although it takes long to connect. That has a bound, too.
+func TestReserveWithASlowConnection(t *testing.T) {
+	for slow, want := range map[time.Duration]time.Duration{0: 0, 1500 * time.Millisecond: 0, 4 * time.Second: 0, 7 * time.Second: 5 * time.Second} {
+		t.Run(slow.String(), func(t *testing.T) {
+			lend(t, func(s *lending) error {
+				if err := s.grant(lease); err != nil {
+					return err
+				}
+				return s.keep(lease)
+			}, func(t *testing.T, lane *client.Lane, l *lender, _ *grpc.Server) {
+				l.slow = slow
+				begun := time.Now()
+				r, err := lane.Reserve(t.Context(), "user-1")
+				var failure *client.CallError
+				switch {
+				case want == 0 && err != nil:
+					t.Fatalf("after %v: %v", time.Since(begun), err)
+				case want == 0:
+					r.Release()
+				case !errors.As(err, &failure) || failure.Code != client.CodeUnreachable || time.Since(begun) != want:
+					t.Errorf("the error after %v is %v", time.Since(begun), err)
+				default:
+					l.mu.Lock()
+					l.slow = 0
+					l.mu.Unlock()
+					reserve(t, lane).Release() // by another attempt to connect
+				}
+			})
+		})
+	}
+}
+
+// TestReservationComesBackAfterASlowConnection: an attempt to connect meets nobody, and the next one succeeds while the
+// permission lasts. With a ttl a connection may take longer than a lease.
+func TestReservationComesBackAfterASlowConnection(t *testing.T) {
+	for name, test := range map[string]struct {
+		ttl  time.Duration
+		hang int
+		slow time.Duration
+	}{
+		"live, and an attempt hangs":     {0, 1, 0},
+		"with a ttl, and attempts hang":  {12 * time.Second, 2, 0},
+		"with a ttl, and it takes 1.5 s": {12 * time.Second, 0, 1500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			permission := max(lease, test.ttl)
+			lend(t, func(s *lending) error {
+				if err := s.grant(lease); err != nil {
+					return err
+				}
+				return s.keepBy(func(k uint64) error { return s.covered(k, permission) })
+			}, func(t *testing.T, lane *client.Lane, l *lender, _ *grpc.Server) {
+				var options []client.ReserveOption
+				if test.ttl > 0 {
+					options = append(options, client.WithTTL(test.ttl))
+				}
+				r := reserve(t, lane, options...)
+				l.mu.Lock()
+				l.hang, l.slow = test.hang, test.slow
+				l.mu.Unlock()
+				_ = l.conns[0].Close()
+				time.Sleep(10 * permission)
+				if err := r.Context().Err(); err != nil {
+					t.Errorf("it was lost: %v", context.Cause(r.Context()))
+				}
+				r.Release()
 			})
 		})
 	}

@@ -35,8 +35,9 @@ const (
 	// lockStart bounds the answers of a watchdog that starts.
 	lockStart = 10 * time.Second
 
-	// lockGrace is how long the router's answer is waited for after the wait.
-	lockGrace = 5 * time.Second
+	// lockGrace bounds the connection to the router and its answer, after the wait. The client's own bound of 10 s comes first, since
+	// it says which was missing.
+	lockGrace = 11 * time.Second
 )
 
 // passedOn are the signals that the command gets, unless this process was told to ignore them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -18,6 +19,10 @@ class Mute:
         self._server = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
         self._muted: set[socket.socket] = set()
+        self.connecting = 0.0
+        """How many seconds it takes from now on until a connection forwards anything."""
+        self.mute_next = 0
+        """So many connections from now on forward nothing."""
         self.endpoint = f"127.0.0.1:{self._server.getsockname()[1]}"
         self.count = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -31,10 +36,14 @@ class Mute:
                 return
             self.count += 1
             self._sockets += [near, far]
+            if self.mute_next > 0:
+                self.mute_next -= 1
+                self._muted.update((near, far))
             for source, to in ((near, far), (far, near)):
                 threading.Thread(target=self._forward, args=(source, to), daemon=True).start()
 
     def _forward(self, source: socket.socket, to: socket.socket) -> None:
+        time.sleep(self.connecting)
         try:
             while data := source.recv(1 << 16):
                 time.sleep(self._delay)
@@ -46,6 +55,12 @@ class Mute:
     def mute(self) -> None:
         """Forwards nothing any more on the connections that there are."""
         self._muted.update(self._sockets)
+
+    def cut(self) -> None:
+        """Ends the connections that there are."""
+        for of in self._sockets:
+            with contextlib.suppress(OSError):
+                of.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Mute:
         return self

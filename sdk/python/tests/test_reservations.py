@@ -25,7 +25,7 @@ import ringfence
 from ringfence import ArgumentError, Event, Fence, KeyLost, NotReserved
 from ringfence.clock import RAW, LeaseClock, system_clock
 from ringfence.lane.v1 import lane_pb2 as pb
-from ringfence.reservation import RENEWALS_MAX, Holder, Permission
+from ringfence.reservation import GRACE, RENEWALS_MAX, Holder, Permission
 from ringfence.sending import REQUEST_MAX
 
 WAIT = 30.0
@@ -288,15 +288,9 @@ async def reserve(style: str, lane: ringfence.Lane, **options: Any) -> AsyncIter
 
 
 async def next_one(style: str, lane: ringfence.Lane) -> None:
-    """Reserves after a dead connection. An attempt to connect takes a second at most, which a busy machine may need: then it is made again."""
-    for _ in range(20):
-        try:
-            async with reserve(style, lane, wait=1.0):
-                return
-        except NotReserved as e:
-            if "failed to connect" not in str(e):  # over the dead connection it would not say so
-                raise
-    pytest.fail("no connection in twenty attempts")
+    """Reserves after a dead connection."""
+    async with reserve(style, lane, wait=WAIT):
+        pass
 
 
 async def lost_after(held: Held, begun: float, want: float) -> None:
@@ -818,6 +812,51 @@ def test_a_router_that_does_not_answer() -> None:
     with Lender(lambda s: s.silence()) as router, pytest.raises(NotReserved) as caught:
         router.lane.reserve("k", wait=0.1)
     assert caught.value.code == "unreachable"
+
+
+def renewing(ttl: float) -> Serve:
+    """Grants, and answers renewals with the ttl, until the holder releases or goes."""
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted()
+        for request in s.requests:
+            if request.HasField("release"):
+                yield s.over("released", "")
+                return
+            yield s.renewed(request.renew.k, ttl, covered=True)
+
+    return serve
+
+
+def test_a_connection_that_takes_long(style: str) -> None:
+    """A key that is free is reserved without a wait. The connection has a bound of its own, after which the next one is another."""
+
+    async def check() -> None:
+        with Lender(renewing(LONG)) as router, Mute(router.endpoint) as proxy, ringfence.Lane(proxy.endpoint) as lane:
+            proxy.connecting = 1.5
+            async with reserve(style, lane) as held:
+                held.of.check()
+        with Lender(renewing(LONG)) as router, Mute(router.endpoint) as proxy, ringfence.Lane(proxy.endpoint) as lane:
+            proxy.mute_next = 1
+            begun = time.monotonic()
+            with pytest.raises(NotReserved) as caught:
+                async with reserve(style, lane):
+                    pass
+            assert caught.value.code == "unreachable"
+            assert time.monotonic() - begun < GRACE + LATE
+            await next_one(style, lane)
+
+    asyncio.run(check())
+
+
+def test_a_ttl_outlasts_connections_that_are_never_made() -> None:
+    ttl = 9.0  # two attempts to connect with gRPC's own bound take longer
+    with Lender(renewing(ttl)) as router, Mute(router.endpoint) as proxy, ringfence.Lane(proxy.endpoint) as lane, lane.reserve("k", ttl=ttl) as r:
+        proxy.mute_next = 2
+        proxy.cut()
+        assert not router.streams.get(timeout=WAIT).ask.resume
+        assert router.streams.get(timeout=WAIT).ask.resume
+        r.check()
 
 
 def test_a_cancelled_task_waits_no_longer() -> None:

@@ -12,7 +12,7 @@ import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
 import type { Firing } from "./schedules.js";
 import { callPauseMax, Pauses, requestMax, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, type Publish } from "./sending.js";
 import { installedTraces, type Traces } from "./traces.js";
-import { channelCredentials, channelOptions, destroyLater, metadataOf, noting, publishBy, unchanged } from "./transport.js";
+import { channelCredentials, channelOptions, destroyLater, metadataOf, noting, publishBy, unchanged, whenConnected } from "./transport.js";
 import { xxh64 } from "./xxh64.js";
 
 const path = "/ringfence.lane.v1.LaneService/Invoke";
@@ -294,14 +294,14 @@ export class Lane {
     const size = toBinary(ReserveRequestSchema, create(ReserveRequestSchema, { frame: { case: "ask", value: { key: Buffer.from(key), path } } })).length;
     if (size > requestMax) throw new NotReservedError(codeTooLarge, wrongSize(0, size));
     const end = () => holder.close(closedText);
-    const opener = { clock, open: () => this.#stream(), silent: (since: number) => this.#silent(since), ended: () => this.#open.delete(end) };
+    const opener = { clock, open: (connected: () => void) => this.#stream(connected), silent: (since: number) => this.#silent(since), ended: () => this.#open.delete(end) };
     const holder = new Holder(opener, { key: Buffer.from(key), waitMs: wait, ttlMs: ttl, path, signal });
     this.#open.add(end);
     await holder.begin();
     return new Reservation(holder);
   }
 
-  #stream(): ClientDuplexStream<Buffer, Buffer> {
+  #stream(connected: () => void): ClientDuplexStream<Buffer, Buffer> {
     if (this.#closed) throw new NotReservedError("", closedText);
     let metadata: Metadata;
     try {
@@ -310,7 +310,7 @@ export class Lane {
       throw new NotReservedError("", textOf(err), 0, { cause: err });
     }
     const [connection, ended] = this.#use();
-    const stream = connection.client.makeBidiStreamRequest<Buffer, Buffer>(reservePath, unchanged, unchanged, metadata);
+    const stream = connection.client.makeBidiStreamRequest<Buffer, Buffer>(reservePath, unchanged, unchanged, metadata, { credentials: whenConnected(connected) });
     stream.on("data", () => void (connection.heardAt = performance.now()));
     stream.on("status", ended);
     return stream;

@@ -14,8 +14,14 @@ import { signalOf, type Cancellable } from "./signal.js";
 
 export const reservePath = "/ringfence.lane.v1.LaneService/Reserve";
 
-/** How long the router's answer is waited for after the wait for a key, in milliseconds. */
-const grace = 1000;
+/** So long beyond the wait for a key there may be no connection, and then no answer of the router, in milliseconds. */
+const grace = 5000;
+
+/**
+ * How long the next stream of a reservation has at least until it has a connection, in milliseconds. Then it gets another connection: with a ttl after a third of
+ * what is left of the permission, if that is longer, and after grace at most.
+ */
+const redialLeast = 1000;
 
 /** How long it may take from a grant until there is permission to begin, beyond the wait for the key, in milliseconds. */
 const beginMax = 10_000;
@@ -53,8 +59,8 @@ type Stream = ClientDuplexStream<Buffer, Buffer>;
 /** What a reservation needs of its lane. */
 export interface Opener {
   readonly clock: Clock;
-  /** Opens a stream. It does not wait. @throws NotReservedError */
-  open(): Stream;
+  /** Opens a stream. It does not wait. Calls a function when there is a connection for it. @throws NotReservedError */
+  open(connected: () => void): Stream;
   /** Says that nothing was heard since an instant of performance.now(): the next stream needs another connection. */
   silent(since: number): void;
   /** Called when no stream follows: it is over, was refused, or is lost. */
@@ -129,6 +135,10 @@ export class Holder implements Cancellable {
   readonly #id = randomBytes(16);
   readonly #permission: Permission;
   #askedAt: Instant = 0; // for the first time
+  #begunAt = 0; // the same, by performance.now()
+  #connectedMs: number | undefined; // how long it took until there was a connection, for the first time
+  #opened = 0; // streams
+  #connectBy: Instant = Infinity; // when the present stream must have one; Infinity: it has, or is the first one
   #crowded: { failure: NotReservedError; pauseMs: number } | undefined; // the router has refused the last ask unread
   #begun: { resolve(): void; reject(failure: NotReservedError): void } | undefined; // until there is permission, or none will come
   #granted = false;
@@ -158,15 +168,25 @@ export class Holder implements Cancellable {
     let forget = () => {};
     const giveUp = () => this.#fail(new NotReservedError("timeout", textOf(signal?.reason), 0, { cause: signal?.reason }));
     this.#askedAt = this.#opener.clock.now();
-    const asked = performance.now();
+    this.#begunAt = performance.now();
     const late = () => {
-      if (!this.#granted) this.#opener.silent(asked);
-      this.#fail(this.#crowded?.failure ?? new NotReservedError("unreachable", "the router has not answered in time"));
+      if (!this.#granted) this.#opener.silent(this.#begunAt);
+      const text = this.#connectedMs === undefined ? "no connection to the router in time" : "the router has not answered in time";
+      this.#fail(this.#crowded?.failure ?? new NotReservedError("unreachable", text));
+    };
+    let extended = false; // by the time until there was a connection, which does not count up to a bound
+    const over = () => {
+      if (this.#granted) timer = setTimeout(late, beginMax);
+      else if (this.#connectedMs === undefined || extended) late();
+      else {
+        extended = true;
+        timer = setTimeout(over, Math.min(grace, this.#connectedMs));
+      }
     };
     try {
       await new Promise<void>((resolve, reject) => {
         this.#begun = { resolve, reject };
-        timer = setTimeout(() => (this.#granted ? (timer = setTimeout(late, beginMax)) : late()), waitMs + grace);
+        timer = setTimeout(over, waitMs + grace);
         forget = onAbort(signal, giveUp);
         if (signal?.aborted) giveUp();
         else this.#open(false);
@@ -222,8 +242,15 @@ export class Holder implements Cancellable {
     const { key, ttlMs, path } = this.#asking;
     this.#permission.ask(this.#opener.clock.sent());
     let stream: Stream;
+    this.#connectBy = resume ? this.#opener.clock.now() + Math.max(redialLeast, Math.min(grace, this.leftMs() / 3)) : Infinity;
+    const n = ++this.#opened;
+    const connected = () => { // perhaps before open returns
+      if (n !== this.#opened) return;
+      this.#connectBy = Infinity;
+      this.#connectedMs ??= performance.now() - this.#begunAt;
+    };
     try {
-      stream = this.#opener.open();
+      stream = this.#opener.open(connected);
     } catch (err) {
       if (!(err instanceof NotReservedError)) throw err;
       this.#over?.(); // the lane was closed, or has no token: nothing can be told
@@ -341,6 +368,7 @@ export class Holder implements Cancellable {
   #tick(): void {
     this.ask();
     const now = this.#opener.clock.now();
+    if (now >= this.#connectBy && this.#redialAt === Infinity) this.#quit(); // another attempt may meet a router that answers
     if (this.#over !== undefined) {
       if (this.#permission.overdue(now)) {
         this.#giveUpSilent();

@@ -1,5 +1,5 @@
 import type { Socket } from "node:net";
-import { Client, credentials, Metadata, type ChannelCredentials, type ChannelOptions, type StatusObject } from "@grpc/grpc-js";
+import { Client, credentials, Metadata, type CallCredentials, type ChannelCredentials, type ChannelOptions, type StatusObject } from "@grpc/grpc-js";
 import type { TlsOptions } from "./options.js";
 import { sendPath } from "./sending.js";
 
@@ -110,6 +110,17 @@ export function noting(of: ChannelCredentials, sockets: Set<Socket>): ChannelCre
     return connector;
   };
   return of;
+}
+
+/**
+ * Calls a function when there is a connection for a call with these credentials, before anything is sent: gRPC asks for them then. The token is sent in
+ * another way.
+ */
+export function whenConnected(connected: () => void): CallCredentials {
+  return credentials.createFromMetadataGenerator((_, answer) => {
+    connected();
+    answer(null, new Metadata());
+  });
 }
 
 /** Closes sockets that are still open in a moment: what was written before goes out first. */

@@ -294,6 +294,41 @@ describe("a reservation", () => {
     await (await lane.reserve("user-1", { wait: 30_000 })).release();
   });
 
+  it("is made over a connection that takes long, and given up with one that is never made", async (t) => {
+    const router = await lender(t, (s) => (s.keep(long), s.grant(long)));
+    const proxy = await mute(t, router.endpoint);
+    const lane = new Lane(proxy.endpoint);
+    t.after(() => lane.close());
+    proxy.connectingMs = 1500;
+    await (await lane.reserve("user-1")).release();
+    proxy.connectingMs = 0;
+    proxy.muteNext = true;
+    const other = new Lane(proxy.endpoint);
+    t.after(() => other.close());
+    await assert.rejects(other.reserve("user-1"), { code: "unreachable", text: /^no connection/ });
+    proxy.muteNext = false;
+    await (await other.reserve("user-1", { wait: 30_000 })).release();
+  });
+
+  it("comes back with a ttl after a connection that is never made", async (t) => {
+    const router = await lender(t, (s) => {
+      s.renewed = (k) => s.renew(k, 6000, true);
+      s.grant();
+    });
+    const proxy = await mute(t, router.endpoint);
+    const lane = new Lane(proxy.endpoint);
+    t.after(() => lane.close());
+    const r = await lane.reserve("user-1", { ttl: 6000 });
+    const accepted = proxy.accepted.length;
+    proxy.muteNext = true;
+    for (const socket of proxy.accepted) socket.destroy();
+    while (proxy.accepted.length === accepted) await sleep(10);
+    proxy.muteNext = false;
+    while (router.streams.length < 2 && !r.signal.aborted) await sleep(10);
+    assert.deepEqual([r.signal.aborted, router.streams.map((s) => s.ask.resume)], [false, [false, true]]);
+    await r.release();
+  });
+
   it("is released at the end of its block", async (t) => {
     const router = await lender(t, (s) => (s.keep(long), s.grant(long)));
     {

@@ -194,6 +194,8 @@ export async function mute(t: { after(close: () => void): void }, endpoint: stri
   const at = endpoint.lastIndexOf(":");
   const proxy = {
     accepted: accepted!, endpoint: "", muteNext: false,
+    /** How long it takes until a connection forwards anything, in milliseconds. */
+    connectingMs: 0,
     mute: () => {
       for (const socket of [...accepted!, ...dialed!]) socket.unpipe().resume();
     },
@@ -203,7 +205,7 @@ export async function mute(t: { after(close: () => void): void }, endpoint: stri
     if (proxy.muteNext) return void near.resume();
     const far = connect(Number(endpoint.slice(at + 1)), endpoint.slice(0, at)).on("error", () => {});
     dialed!.push(far);
-    near.pipe(far).pipe(near);
+    setTimeout(() => near.pipe(far).pipe(near), proxy.connectingMs);
   }).listen(0, "127.0.0.1");
   await once(server, "listening");
   proxy.endpoint = `127.0.0.1:${(server.address() as AddressInfo).port}`;

@@ -42,7 +42,7 @@ _CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_http_proxy", 0),  # the router is on this machine, or reached by mutual TLS
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1000),  # how long an attempt to connect may take at least
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # how long an attempt to connect may take at least: the GRACE of reservations comes first
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
 

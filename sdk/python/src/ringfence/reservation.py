@@ -37,8 +37,11 @@ RENEW_COVERED_EVERY = 10.0
 """Seconds between two renewals of a reservation with a ttl, at most: a sixth of the ttl."""
 COVER_MIN, COVER_MAX = 0.004, 0.05
 """Seconds between two renewals while the control log does not have the reservation: doubled from the first to the second value."""
-GRACE = 1.0
-"""Seconds that the router's answer is waited for after the wait for a key."""
+GRACE = 5.0
+"""Seconds beyond the wait for a key: so long for a connection with room for the Ask, and so long for the router's answer."""
+REDIAL_LEAST = 1.0
+"""Seconds that the next stream of a reservation has at least until its Ask is sent. Then it gets another connection: with a ttl after a third of
+what is left of the permission, if that is longer, and after GRACE at most."""
 BEGIN_MAX = 10.0
 """Seconds from a grant until there is permission to begin, at least."""
 RELEASE_MAX = 0.5
@@ -133,6 +136,9 @@ class _Link:
 
     def __init__(self, call: Callable[..., Any], metadata: Any, ask: pb.Ask, into: queue.SimpleQueue[Any]) -> None:
         self.failure: grpc.RpcError | None = None
+        self.begun = time.monotonic()
+        self.sent: float | None = None
+        """When gRPC had sent the Ask, by time.monotonic: there was a connection, with room for it."""
         self._frames: queue.SimpleQueue[pb.ReserveRequest | None] = queue.SimpleQueue()
         self._frames.put(pb.ReserveRequest(ask=ask))
         self._call = call(self._requests(), metadata=metadata)  # it returns at once, also without a connection
@@ -142,6 +148,8 @@ class _Link:
     def _requests(self) -> Iterator[pb.ReserveRequest]:
         while (frame := self._frames.get()) is not None:
             yield frame
+            if self.sent is None:  # gRPC asks for the next one when it has sent this one
+                self.sent = time.monotonic()
 
     def _read(self) -> None:
         try:
@@ -260,14 +268,17 @@ class Holder:
         """Asks until the router takes the ask in, and waits for the grant. Returns False if it was released before."""
         left, pause = _Ticks(self._clock, self._wait + GRACE), CROWD_PAUSE_MIN
         before: NotReserved | None = None  # of the last ask that was not taken in
+        self._connecting = True
         while True:
             self._link = self._open()
             try:
                 return self._await(self._link, left)
             except NotReserved as failure:
+                self._note_connected(self._link, left)
                 # If it has read nothing, too many calls of its callers are just beginning.
-                if not is_crowded(self._link.failure) or left.seconds() <= pause:
-                    if before is not None and self._link.failure is None and failure.code == "unreachable":
+                crowded = is_crowded(self._link.failure)  # as it may have become since the time was up
+                if not crowded or left.seconds() <= pause:
+                    if before is not None and (crowded or self._link.failure is None) and failure.code == "unreachable":
                         raise before from None  # the time was up while an ask was under way
                     raise
                 before = failure
@@ -278,6 +289,14 @@ class Holder:
             except queue.Empty:
                 pause = min(2 * pause, CALL_PAUSE_MAX)
             self._ask.wait_ms = min(self._ask.wait_ms, max(0, round((left.seconds() - GRACE) * 1000)))
+
+    def _note_connected(self, link: _Link, left: _Ticks) -> bool:
+        """Adds the time until the first Ask was sent to what is left, once, up to GRACE. Returns whether it did."""
+        if not self._connecting or link.sent is None:
+            return False
+        self._connecting = False
+        left.extend(min(GRACE, link.sent - link.begun))
+        return True
 
     def _open(self) -> _Link:
         """Opens a stream. Raises NotReserved if that cannot even be tried."""
@@ -311,10 +330,13 @@ class Holder:
                 news = self._next(min(left.seconds(), renewal.seconds()))
             except queue.Empty:
                 if left.seconds() <= 0:
+                    if not granted and self._note_connected(link, left):
+                        continue
                     link.send(pb.ReserveRequest(release=pb.Release()))
                     if not granted:
                         self._silent(asked)
-                    raise NotReserved("unreachable", "the router has not answered in time") from None
+                    text = "no connection to the router, or no room on it, in time" if link.sent is None else "the router has not answered in time"
+                    raise NotReserved("unreachable", text) from None
                 if renewal.seconds() <= 0:
                     pause = min(2 * pause, pause_max)
                     renewal = _Ticks(self._clock, pause)
@@ -354,6 +376,7 @@ class Holder:
         releasing = False
         renewal = _Ticks(self._clock, self._permission.every)
         redial: _Ticks | None = None
+        slow: _Ticks | None = None  # until the Ask of the present stream must be sent
         pause = 0.0
         answered = True  # the owner has granted it on the present stream; before, it may be waited for in silence
         unheard = 0  # renewals since the newest frame
@@ -399,11 +422,18 @@ class Holder:
                     link.end()
                     link = self._link = self._open()
                     answered, unheard = False, 0
+                    slow = _Ticks(self._clock, max(REDIAL_LEAST, min(GRACE, self.seconds_left() / 3)))
                 except NotReserved:
                     if releasing:  # the lane was closed, or has no token
                         return
                     pause = min(2 * pause, PAUSE_MAX)
                     redial = _Ticks(self._clock, pause)
+            if slow is not None and slow.seconds() <= 0:
+                slow = None
+                if link.sent is None and redial is None:  # another attempt may meet a router that answers
+                    self._silent(link.begun)
+                    link.end()  # its end is the next of the news
+                    continue
             if redial is None and not releasing and renewal.seconds() <= 0:
                 renewal = _Ticks(self._clock, self._permission.every)
                 if self._ask.ttl_ms and answered and unheard >= UNHEARD_MAX:
@@ -433,6 +463,9 @@ class _Ticks:
     def __init__(self, clock: Any, seconds: float) -> None:
         self._clock = clock
         self._end = math.inf if math.isinf(seconds) else clock.now() + seconds * 1e9
+
+    def extend(self, seconds: float) -> None:
+        self._end += seconds * 1e9
 
     def seconds(self) -> float:
         """Returns how many are left."""

@@ -8,7 +8,9 @@ import io.grpc.Status;
 /** How far an attempt to ask a router has come, as gRPC tells. */
 final class Attempt extends ClientStreamTracer.Factory {
     private volatile boolean connected;
+    private final long begun = System.nanoTime();
     private volatile boolean sent;
+    private volatile long sentAfter; // nanoseconds
 
     @Override
     public ClientStreamTracer newClientStreamTracer(ClientStreamTracer.StreamInfo info, Metadata headers) {
@@ -20,9 +22,25 @@ final class Attempt extends ClientStreamTracer.Factory {
 
             @Override
             public void outboundHeaders() { // a request follows them
+                sentAfter = System.nanoTime() - begun;
                 sent = true;
             }
         };
+    }
+
+    /** When it was begun, by System.nanoTime. */
+    long begun() {
+        return begun;
+    }
+
+    /** Whether there was a connection for it, and room on it. */
+    boolean isSent() {
+        return sent;
+    }
+
+    /** How many nanoseconds that took. */
+    long sentAfter() {
+        return sentAfter;
     }
 
     /** Whether an attempt with this status has failed because there was no connection for it, or no room on it. */

@@ -20,16 +20,22 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 import java.util.function.LongConsumer;
-import java.util.function.Supplier;
 
 /**
  * Gets and keeps one reservation, in a thread of its own: it takes what the router says, renews, compares the deadline with the clock, and comes
  * back on another stream when one breaks. Nothing that it does waits for the network.
  */
 final class Holder {
-    /** How long the router's answer is waited for after the wait for a key. */
-    private static final Duration GRACE = Duration.ofSeconds(1);
+    /** So long beyond the wait for a key there may be no connection with room for the Ask, and then no answer of the router. */
+    private static final Duration GRACE = Duration.ofSeconds(5);
+
+    /**
+     * How long the next stream of a reservation has at least until its Ask is sent. Then it gets another connection: with a ttl after a third of what
+     * is left of the permission, if that is longer, and after GRACE at most.
+     */
+    private static final long REDIAL_LEAST = Duration.ofSeconds(1).toNanos();
 
     /** How long it may take from a grant until there is permission to begin, at least. */
     private static final long BEGIN_MAX = Duration.ofSeconds(10).toNanos();
@@ -53,6 +59,7 @@ final class Holder {
 
     private static final int ID_BYTES = 16;
     private static final String UNREACHABLE = "unreachable";
+    private static final String OVERLOADED = "overloaded";
     private static final String PASSED = "its permission has passed";
     private static final ThreadFactory THREADS = Threads.platform("ringfence-reservation-");
     private static final SecureRandom RANDOM = new SecureRandom();
@@ -66,7 +73,7 @@ final class Holder {
 
     private final LeaseClock clock;
     private final Logger log;
-    private final Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams; // throws NotReservedException
+    private final Function<Attempt, ClientCall<ReserveRequest, ReserveResponse>> streams; // throws NotReservedException
     private final LongConsumer silent; // takes an instant of System.nanoTime since which nothing was heard
     private final Ask.Builder ask;
     private final Duration wait;
@@ -79,14 +86,17 @@ final class Holder {
     private volatile Fence fence = Fence.NONE;
     private volatile Long unheard; // when the first request since the newest frame was sent, by System.nanoTime; null: there was none
     private volatile Thread thread;
-    private Link link; // the newest; of the thread alone
+    private Link link; // the newest; of the thread alone, as the three below
+    private long end; // of the wait for the key
+    private boolean connected; // an Ask was sent
+    private NotReservedException crowded; // of the last ask that was not taken in
 
     private final Object lock = new Object(); // guards the fields below
     private String why; // it is lost; null: it is not
     private boolean released;
 
-    Holder(LeaseClock clock, Logger log, Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams, LongConsumer silent, Ask.Builder ask, Duration wait,
-            Duration ttl) {
+    Holder(LeaseClock clock, Logger log, Function<Attempt, ClientCall<ReserveRequest, ReserveResponse>> streams, LongConsumer silent, Ask.Builder ask,
+            Duration wait, Duration ttl) {
         this.clock = clock;
         this.log = log;
         this.streams = streams;
@@ -205,21 +215,19 @@ final class Holder {
 
     /** Asks until the router takes the ask in, and waits for the grant. Returns false if it was released before. */
     private boolean get() throws InterruptedException {
-        long end = clock.now() + wait.plus(GRACE).toNanos();
+        end = clock.now() + wait.plus(GRACE).toNanos();
         Pauses pauses = new Pauses(wait.plus(GRACE), Pauses.CALL_MAX);
-        NotReservedException before = null; // of the last ask that was not taken in
         while (true) {
             link = new Link();
             try {
-                return await(end);
+                return await();
             } catch (NotReservedException e) {
-                boolean crowded = e.getCause() != null && Status.fromThrowable(e.getCause()).getCode() == Status.Code.RESOURCE_EXHAUSTED;
-                long pause = crowded ? pauses.next() : -1;
+                boolean again = e.getCause() != null && Status.fromThrowable(e.getCause()).getCode() == Status.Code.RESOURCE_EXHAUSTED;
+                long pause = again ? pauses.next() : -1;
                 if (pause < 0) {
-                    boolean late = e.getCause() == null && e.code().equals(UNREACHABLE); // the time was up while an ask was under way
-                    throw late && before != null ? before : e;
+                    throw e;
                 }
-                before = e;
+                crowded = e;
                 link.end();
                 if (next(pause) == WISH) { // of a stream that has ended there are no other news
                     return false;
@@ -230,10 +238,8 @@ final class Holder {
         }
     }
 
-    /** Waits until an instant for the grant, and then for permission to begin. Returns false if it was released before. */
-    private boolean await(long until) throws InterruptedException {
-        long end = until;
-        long asked = System.nanoTime();
+    /** Waits for the grant, and then for permission to begin. Returns false if it was released before. */
+    private boolean await() throws InterruptedException {
         boolean granted = false;
         long renewAt = 0;
         long pause = hasTtl() ? COVER_MIN : Permission.RENEW_MOST;
@@ -264,12 +270,16 @@ final class Holder {
                     renewAt = now; // at once
                 }
             }
+            if (now - end >= 0 && !granted && !connected && link.attempt.isSent()) { // the time until the first Ask was sent does not count, up to a bound
+                connected = true;
+                end += Math.min(GRACE.toNanos(), link.attempt.sentAfter());
+            }
             if (now - end >= 0) {
                 link.send(RELEASE);
                 if (!granted) {
-                    silent.accept(asked);
+                    silent.accept(link.attempt.begun());
                 }
-                throw new NotReservedException(UNREACHABLE, "the router has not answered in time", Duration.ZERO, null);
+                throw crowded != null ? crowded : late();
             }
             if (granted && now - renewAt >= 0) {
                 renewAt = now + pause;
@@ -277,6 +287,16 @@ final class Holder {
                 renew();
             }
         }
+    }
+
+    /** The exception for an ask without an answer in time. */
+    private NotReservedException late() {
+        if (link.attempt.isSent()) {
+            return new NotReservedException(UNREACHABLE, "the router has not answered in time", Duration.ZERO, null);
+        } else if (link.attempt.foundNoRoom()) {
+            return new NotReservedException(OVERLOADED, "the connection had no free stream: other calls and reservations use them all", Duration.ZERO, null);
+        }
+        return new NotReservedException(UNREACHABLE, "no connection to the router in time", Duration.ZERO, null);
     }
 
     private boolean hasTtl() {
@@ -311,6 +331,8 @@ final class Holder {
         long renewAt = clock.now() + permission.every();
         boolean broken = false;
         long redialAt = 0;
+        boolean opening = false; // until the Ask of the present stream must be sent
+        long openBy = 0;
         long pause = 0;
         boolean answered = true; // the owner has granted it on the present stream; before, it may be waited for in silence
         int renewals = 0; // since the newest frame
@@ -358,12 +380,22 @@ final class Holder {
                     broken = false;
                     answered = false;
                     renewals = 0;
+                    opening = true;
+                    openBy = now + Math.max(REDIAL_LEAST, Math.min(GRACE.toNanos(), leftNanos() / 3));
                 } catch (NotReservedException e) {
                     if (releasing) { // the lane was closed, or has no token
                         return;
                     }
                     pause = Math.min(2 * pause, PAUSE_MAX);
                     redialAt = now + pause;
+                }
+            }
+            if (opening && now - openBy >= 0) {
+                opening = false;
+                if (!broken && !answered && !link.attempt.isSent()) { // another attempt may meet a router that answers
+                    silent.accept(link.attempt.begun());
+                    link.end(); // its end is the next of the news
+                    continue;
                 }
             }
             if (!broken && !releasing && now - renewAt >= 0) {
@@ -397,7 +429,7 @@ final class Holder {
         Status status = Status.fromThrowable(failure);
         String code = switch (status.getCode()) {
             case INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED -> "";
-            case RESOURCE_EXHAUSTED -> "overloaded";
+            case RESOURCE_EXHAUSTED -> OVERLOADED;
             default -> UNREACHABLE;
         };
         return new NotReservedException(code, Stream.text(status), Duration.ZERO, failure);
@@ -405,6 +437,7 @@ final class Holder {
 
     /** One stream. What comes on it goes into the news. */
     private final class Link implements StreamObserver<ReserveResponse> {
+        private final Attempt attempt = new Attempt();
         private final ClientCall<ReserveRequest, ReserveResponse> call;
         private final StreamObserver<ReserveRequest> requests;
         private boolean ended;
@@ -413,7 +446,7 @@ final class Holder {
         Link() {
             permission.ask(clock.now());
             unheard = null;
-            call = streams.get();
+            call = streams.apply(attempt);
             requests = ClientCalls.asyncBidiStreamingCall(call, this);
             send(ReserveRequest.newBuilder().setAsk(ask).build());
         }

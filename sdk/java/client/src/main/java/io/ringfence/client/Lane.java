@@ -460,7 +460,7 @@ public final class Lane implements AutoCloseable {
     }
 
     /** Makes the call of a stream of a reservation. */
-    private ClientCall<ReserveRequest, ReserveResponse> reservation() {
+    private ClientCall<ReserveRequest, ReserveResponse> reservation(Attempt attempt) {
         Metadata headers;
         try {
             headers = Sender.headers(options);
@@ -475,7 +475,8 @@ public final class Lane implements AutoCloseable {
         }
         // In the thread that reads: a holder only queues what comes.
         return MetadataUtils.newAttachHeadersInterceptor(headers)
-                .interceptCall(LaneServiceGrpc.getReserveMethod(), io.grpc.CallOptions.DEFAULT.withExecutor(Runnable::run), channel);
+                .interceptCall(LaneServiceGrpc.getReserveMethod(),
+                        io.grpc.CallOptions.DEFAULT.withExecutor(Runnable::run).withStreamTracerFactory(attempt), channel);
     }
 
     private static void answer(CompletableFuture<byte[]> reply, InvokeResponse response) {

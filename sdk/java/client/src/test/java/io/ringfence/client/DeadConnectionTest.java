@@ -3,6 +3,7 @@ package io.ringfence.client;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeout;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.grpc.Grpc;
@@ -28,6 +29,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
 /** A lane whose connection does not end, though its other end is gone: nothing comes on it any more. */
@@ -44,6 +46,8 @@ class DeadConnectionTest {
         private final ServerSocket proxy = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
         private final Set<Socket> sockets = ConcurrentHashMap.newKeySet();
         private final Set<Socket> muted = ConcurrentHashMap.newKeySet();
+        final AtomicInteger muteNext = new AtomicInteger(); // so many connections from now on forward nothing
+        volatile Duration connecting = Duration.ZERO; // how long it takes until a connection forwards anything
         final Lane lane = Lane.dial("127.0.0.1:" + proxy.getLocalPort());
 
         Router() throws IOException {
@@ -52,6 +56,9 @@ class DeadConnectionTest {
                     Socket near = proxy.accept();
                     Socket far = new Socket(InetAddress.getLoopbackAddress(), server.getPort());
                     sockets.addAll(List.of(near, far));
+                    if (muteNext.getAndUpdate(n -> Math.max(0, n - 1)) > 0) {
+                        muted.addAll(List.of(near, far));
+                    }
                     thread(() -> forward(near, far));
                     thread(() -> forward(far, near));
                 }
@@ -75,6 +82,11 @@ class DeadConnectionTest {
         }
 
         private void forward(Socket from, Socket to) throws IOException {
+            try {
+                Thread.sleep(connecting.toMillis());
+            } catch (InterruptedException e) {
+                return;
+            }
             byte[] buffer = new byte[1 << 16];
             for (int n = from.getInputStream().read(buffer); n > 0; n = from.getInputStream().read(buffer)) {
                 if (!muted.contains(from)) {
@@ -85,6 +97,12 @@ class DeadConnectionTest {
 
         void mute() {
             muted.addAll(sockets);
+        }
+
+        void cut() throws IOException {
+            for (Socket socket : sockets) {
+                socket.close();
+            }
         }
 
         @Override
@@ -132,9 +150,7 @@ class DeadConnectionTest {
             lane.close();
             server.shutdownNow();
             proxy.close();
-            for (Socket socket : sockets) {
-                socket.close();
-            }
+            cut();
         }
     }
 
@@ -165,6 +181,40 @@ class DeadConnectionTest {
             router.mute();
             released.close();
             router.lane.reserve("user-1", WAIT).close();
+        }
+    }
+
+    /** A key that is free is reserved without a wait. */
+    @Test
+    void aConnectionMayTakeLongerThanASecond() throws Exception {
+        try (Router router = new Router()) {
+            router.connecting = Duration.ofMillis(1500);
+            router.lane.reserve("user-1", Duration.ZERO).close();
+        }
+    }
+
+    @Test
+    void aConnectionThatIsNeverMadeHasABound() throws Exception {
+        try (Router router = new Router()) {
+            router.muteNext.set(1);
+            NotReservedException refused = assertTimeout(WAIT, () -> assertThrows(NotReservedException.class, () -> router.lane.reserve("user-1", Duration.ZERO)));
+            assertEquals("unreachable", refused.code());
+            assertEquals("no connection to the router in time", refused.text());
+            router.lane.reserve("user-1", WAIT).close();
+        }
+    }
+
+    @Test
+    void aReservationWithATtlGoesOnAfterAConnectionThatIsNeverMade() throws Exception {
+        try (Router router = new Router(); Reservation held = router.lane.reserve("user-1", ReserveOptions.NONE.ttl(TTL))) {
+            router.muteNext.set(1);
+            router.cut();
+            long end = System.nanoTime() + WAIT.toNanos();
+            while (router.resumes.size() < 2 && System.nanoTime() < end) {
+                Thread.sleep(10);
+            }
+            assertEquals(List.of(false, true), router.resumes);
+            assertFalse(held.isLost());
         }
     }
 

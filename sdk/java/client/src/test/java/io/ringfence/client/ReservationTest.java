@@ -450,7 +450,7 @@ class ReservationTest {
     /** Such as a class that is missing. Nobody would hear that the key is lost. */
     @Test
     void anErrorIsNoSilence() {
-        Holder holder = new Holder(LeaseClock.system(), System.getLogger("test"), () -> {
+        Holder holder = new Holder(LeaseClock.system(), System.getLogger("test"), attempt -> {
             throw new NoClassDefFoundError("planted");
         }, since -> { }, Ask.newBuilder(), Duration.ZERO, Duration.ZERO);
         ExecutionException failure = assertThrows(ExecutionException.class, () -> holder.start().get(WAIT_SECONDS, TimeUnit.SECONDS));
