@@ -194,7 +194,7 @@ var docs = map[string]string{
 	"pulsar.spill.delay_max":          "The longest delay of a spilled event. Mailboxes must remember finished events for longer than this, or an event that was running when its copy was made may run again.",
 	"pulsar.spill.delay_min":          "The delay of a spilled event. It grows eightfold with every further round of the same event, up to delay_max, so that the events of a stuck key make few rounds. At least a second, the resolution of the broker's delays.",
 	"pulsar.spill.key_share_max":      "The share of the open events that one key may have once more than half of the limit is open: the newer events of the key are spilled.",
-	"pulsar.spill.pinned_max":         "The number of unacked events of one topic partition, as the broker counts them, at which spilling begins. Spilling begins at half of the allowance at the latest, even if this is higher.",
+	"pulsar.spill.pinned_max":         "The number of unacked events of one topic partition, as the broker counts them, at which spilling begins. Spilling begins at 45 % of the allowance at the latest, even if this is higher.",
 	"pulsar.spill.rate_max":           "The greatest number of events spilled per second. Copies with a delay are never batched: a broker takes about 10,000 of them per second, of all members together.",
 	"pulsar.spill.rounds_max":         "The number of times that an event may be copied to the retry topic, for any reason; then it goes to the dead letter topic.",
 	"pulsar.spill.stuck_after":        "The age at which any open event is spilled.",

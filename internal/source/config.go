@@ -145,9 +145,12 @@ func (c Config) Validate() error { return setting.Check(c) }
 
 // bounds returns the ledger's spill bounds in a group of that many members. Members share
 // the allowance of a subscription equally, since their needs are not known.
+//
+// A broker starts a consumer that it has stopped with the ack that brings it to half of the allowance, and Pulsar 3.0 with
+// the one after that. So spilling does not end at half, but below.
 func (c Config) bounds(members int) Bounds {
 	b := Bounds{Spill: c.Spill, UnsettledMax: c.UnsettledMax, BytesMax: c.UnsettledBytesMax}
-	b.PinnedMax = max(1, min(b.PinnedMax, c.allowance(members)/2))
+	b.PinnedMax = max(1, min(b.PinnedMax, c.allowance(members)*9/20))
 	return b
 }
 

@@ -601,10 +601,8 @@ func useUpAllowance(t *testing.T, b pulsarBroker, tell func(cfg *source.Config, 
 		}
 		m.Done(done...) // at once: of the last events of an entry those that a busy machine is late with would count as stuck
 	}
-	spilled := metric(t, reg, "ringfence_source_spilled_total")
-	if spilled < entries/2 || spilled > entries {
-		t.Errorf("%v events were spilled to bring %d entries through an allowance of %d", spilled, entries, allowance/size)
-	}
+	// Two open entries have half of the allowance. A broker of Pulsar 3.0 that has stopped at all of it would start again only with one more ack.
+	eventually.True(t, "all stuck events but one are spilled", func() bool { return metric(t, reg, "ringfence_source_spilled_total") == entries-1 })
 	for _, e := range stuck {
 		m.Done(e) // ignores events that were spilled
 	}

@@ -13,7 +13,7 @@ import (
 // allowance of unacked events.
 type Spill struct {
 	// PinnedMax is the number of unacked events of one topic partition, as the broker counts
-	// them, at which spilling begins. Spilling begins at half of the allowance at the latest,
+	// them, at which spilling begins. Spilling begins at 45 % of the allowance at the latest,
 	// even if this is higher.
 	PinnedMax int `min:"1"`
 	// KeyShareMax is the share of the open events that one key may have once more than half of
@@ -57,7 +57,7 @@ const (
 	sharesEvery = time.Second
 )
 
-// DefaultSpill returns bounds for a stock broker: half of its allowance for one
+// DefaultSpill returns bounds for a stock broker: some half of its allowance for one
 // consumer, and rounds for some days.
 func DefaultSpill() Spill {
 	return Spill{
