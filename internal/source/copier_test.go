@@ -811,7 +811,7 @@ func TestLimitsOfTheBrokerAreFollowed(t *testing.T) {
 		src.mu.Lock()
 		pinned := src.ledger.spill.bounds.PinnedMax
 		src.mu.Unlock()
-		if got := bound(); got != 18 || pinned != 10 {
+		if got := bound(); got != 18 || pinned != 9 {
 			t.Errorf("the bound is %d, and %d events may be pinned, after the limit was lowered to 20", got, pinned)
 		}
 		cancel()
