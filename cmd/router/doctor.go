@@ -50,6 +50,8 @@ type doctor struct {
 	cfg      config.Config
 	findings []finding
 	claims   []claim.Place // topics that are there
+
+	brokerVersion string // as the admin API says
 }
 
 func (d *doctor) ok(check, says string, args ...any) {

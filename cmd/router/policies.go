@@ -23,6 +23,7 @@ func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 	} else if version = strings.TrimSpace(string(text)); version == "" {
 		version = "of an unknown version"
 	}
+	d.brokerVersion = version
 	d.ok("pulsar.admin_url", "broker %s answers", version)
 	settings := map[string]string{}
 	if err := admin.Call(ctx, http.MethodGet, "brokers/configuration/runtime", nil, &settings); err != nil {
@@ -373,13 +374,21 @@ const evicting = "consumer_backlog_eviction"
 
 type delayPolicy struct {
 	Active bool
+	Tick   int64 `json:"tickTime"`                 // ms
 	Max    int64 `json:"maxDeliveryDelayInMillis"` // 0: any
 }
 
+// safeTick is the tick of delayed delivery, in ms, below which brokers of Pulsar 5.0 hold messages back.
+const safeTick = 1000
+
 // delays asks for the policy of delayed delivery of a topic, or of a namespace. It returns nil if there is none, or the broker does not tell.
 func (d *doctor) delays(ctx context.Context, admin pulsaradmin.Client, path string) (p *delayPolicy) {
-	if !d.policy(ctx, admin, path, "delayedDelivery", &p) {
+	if !d.policy(ctx, admin, path, "delayedDelivery", &p) || p == nil {
 		return nil
+	}
+	if p.Active && p.Tick < safeTick && strings.HasPrefix(d.brokerVersion, "5.0.") {
+		d.warn("policy delayedDelivery", fmt.Sprintf("set its tick time to %d ms at %s", safeTick, path),
+			"the tick time is %d ms: Pulsar 5.0.1 then delivers retries and timers only when something else is published in their topic", p.Tick)
 	}
 	return p
 }

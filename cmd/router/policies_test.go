@@ -184,6 +184,17 @@ func TestDoctorOfPolicies(t *testing.T) {
 			t.Errorf("found %+v", d.findings)
 		}
 	})
+	t.Run("a short tick of delayed delivery", func(t *testing.T) {
+		for version, want := range map[string]int{"4.0.8": 0, "5.0.1": 1} {
+			says := healthy()
+			says["/admin/v2/brokers/version"] = version
+			says[retries+"/delayedDelivery"] = `{"tickTime":100,"active":true}`
+			unwell := examined(t, says)
+			if len(unwell) != want || want > 0 && (unwell[0].Result != resultWarn || !strings.Contains(unwell[0].Says, "the tick time is 100 ms")) {
+				t.Errorf("Pulsar %s: found %+v", version, unwell)
+			}
+		}
+	})
 	t.Run("limits of the namespace, and of a topic that may have more", func(t *testing.T) {
 		says := healthy()
 		says["/admin/v2/namespaces/public/default/maxSubscriptionsPerTopic"] = "1"
