@@ -96,6 +96,16 @@ func devProcess(t *testing.T, arguments ...string) (cmd *exec.Cmd, shown *screen
 	return cmd, shown, folder
 }
 
+// devOfTestApp is devProcess with the application testApp.
+func devOfTestApp(t *testing.T, arguments ...string) (cmd *exec.Cmd, shown *screen, folder string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return devProcess(t, append(arguments, "--", self, testApp)...)
+}
+
 func TestDevExec(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs seven processes for 10 s")
@@ -146,11 +156,7 @@ func TestDevCommand(t *testing.T) {
 		t.Skip("runs seven processes for 10 s")
 	}
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd, shown, folder := devProcess(t, "--members", "2", "--keys", "5", "--rate", "50", "--", self, testApp)
+	cmd, shown, folder := devOfTestApp(t, "--members", "2", "--keys", "5", "--rate", "50")
 	cmd.Env = append(cmd.Env, "TEST_APP_CRASHED="+filepath.Join(t.TempDir(), "crashed"))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -192,11 +198,7 @@ func TestDevEndsBeforeTimers(t *testing.T) {
 		t.Skip("runs four processes for 10 s")
 	}
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd, shown, _ := devProcess(t, "--members", "1", "--keys", "2", "--rate", "100", "--events", "4", "--", self, testApp)
+	cmd, shown, _ := devOfTestApp(t, "--members", "1", "--keys", "2", "--rate", "100", "--events", "4")
 	cmd.Env = append(cmd.Env, "TEST_APP_LATER=yes")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -20,11 +20,7 @@ func TestDevDrainsWhenItsGroupIsTerminated(t *testing.T) {
 		t.Skip("runs seven processes for 10 s")
 	}
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd, shown, folder := devProcess(t, "--members", "2", "--keys", "5", "--rate", "50", "--", self, testApp)
+	cmd, shown, folder := devOfTestApp(t, "--members", "2", "--keys", "5", "--rate", "50")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

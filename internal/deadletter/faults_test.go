@@ -1058,10 +1058,7 @@ func TestForeignRecordsAreCounted(t *testing.T) {
 // TestAnEmptyMessageBehindTheRecords prevents no act, although Pulsar's client does not show it: it drops empty messages without properties.
 func TestAnEmptyMessageBehindTheRecords(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t, 0)
-	g.cfg.AnswerMax = 5 * time.Second
-	g.over(g.client)
-	g.keep(g.topic, "orders")
+	g := newImpatientGroup(t)
 	g.letters(0)
 	g.interrupt(1, 0)
 	g.letters(1)

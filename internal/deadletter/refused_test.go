@@ -28,12 +28,19 @@ func (g *group) limit(bytes int) {
 	pulsartest.Unload(g.t, g.topic) // it takes in the policy when it is loaded
 }
 
-// newLimitedGroup returns a group whose topic refuses messages of more than 1000 bytes, and whose letters 3 and 4 are larger. Letters 1 and 3 have a schema version.
-func newLimitedGroup(t *testing.T) *group {
+// newImpatientGroup returns a group whose topic is kept, and whose answers are waited for briefly: some never come.
+func newImpatientGroup(t *testing.T) *group {
+	t.Helper()
 	g := newGroup(t, 0)
 	g.cfg.AnswerMax = 5 * time.Second
 	g.over(g.client)
 	g.keep(g.topic, "orders")
+	return g
+}
+
+// newLimitedGroup returns a group whose topic refuses messages of more than 1000 bytes, and whose letters 3 and 4 are larger. Letters 1 and 3 have a schema version.
+func newLimitedGroup(t *testing.T) *group {
+	g := newImpatientGroup(t)
 	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")}) // so that the topic has an end
 	g.limit(1000)
 	large, larger := g.letter(3), g.letter(4)
@@ -119,10 +126,7 @@ func TestRefusedLettersBesideATopicThatWasEmpty(t *testing.T) {
 // TestRefusedEvents: an event that a policy refuses since it was published stops no replay of the others.
 func TestRefusedEvents(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t, 0)
-	g.cfg.AnswerMax = 5 * time.Second
-	g.over(g.client)
-	g.keep(g.topic, "orders")
+	g := newImpatientGroup(t)
 	for _, payload := range []string{"1", strings.Repeat("2", 2000), "3"} {
 		g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte(payload)})
 	}
