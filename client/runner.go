@@ -109,10 +109,11 @@ func (r *runner) wakeOne() {
 	}
 }
 
-// leftLate notes that so many running handlers were cancelled for good, and lets others start in their places. The lock is held.
-func (r *runner) leftLate(n int) {
-	if n > 0 {
-		r.late += n
+// leftLate notes that running handlers were cancelled for good, and lets others start in their places. The lock is held.
+func (r *runner) leftLate(lost []*Event) {
+	if len(lost) > 0 {
+		r.late += len(lost)
+		r.states.lose(lost)
 		r.wakeOne()
 	}
 }
@@ -191,6 +192,7 @@ func (r *runner) answer(e *Event, result *event.Result) {
 	r.running--
 	if e.run.stream.inbox.Lost(&e.run.item) {
 		r.late--
+		r.states.returned(e)
 	}
 	e.run.stream.inbox.End(&e.run.item, result)
 }

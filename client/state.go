@@ -54,6 +54,7 @@ type states struct {
 	mu     sync.Mutex
 	byKey  map[string]*list.Element // of *kept
 	recent list.List                // the last used first
+	lost   map[string]int           // by key: its handlers that have lost it and still run. While they may write, no turn of it leaves states
 }
 
 // kept is the states of one key.
@@ -122,9 +123,12 @@ func (s *states) get(e *Event, name any) (of *kept, left any) {
 	return of, left
 }
 
-// add makes a turn the user of states that it has not loaded yet: a handler that has lost the key may write and end during the load. It
+// add makes a turn the user of states that it has not loaded yet: a handler may lose the key, write and end during the load. It
 // returns nil if the turn may leave none.
 func (s *states) add(e *Event) *kept {
+	if s.lost[e.Key] > 0 {
+		e.run.generation = 0 // as in remove
+	}
 	if s.max == 0 || e.run.generation == 0 || s.byKey[e.Key] != nil { // the states of a later turn
 		return nil
 	}
@@ -154,9 +158,38 @@ func (s *states) put(e *Event, of *kept, name, value any) {
 }
 
 func (s *states) remove(at *list.Element) {
+	k := at.Value.(*kept)
+	if k.user != nil {
+		k.user.run.generation = 0 // it may still change what it has here, so what it loads from now on is not kept
+	}
 	s.recent.Remove(at)
-	delete(s.byKey, at.Value.(*kept).key)
+	delete(s.byKey, k.key)
 	s.n.Add(-1)
+}
+
+// lose counts handlers that have lost their keys and still run, and drops the states of these keys: a later turn may have loaded them before the
+// handler's last write.
+func (s *states) lose(events []*Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost == nil {
+		s.lost = make(map[string]int)
+	}
+	for _, e := range events {
+		s.lost[strings.Clone(e.Key)]++ // as in add
+		if at := s.byKey[e.Key]; at != nil {
+			s.remove(at)
+		}
+	}
+}
+
+// returned takes back what lose has counted for a handler, which has returned.
+func (s *states) returned(e *Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost[e.Key]--; s.lost[e.Key] == 0 {
+		delete(s.lost, e.Key)
+	}
 }
 
 // done reports whether what a handler leaves may be kept: it has returned nil while the key was still its own. One that had lost it may have
@@ -166,8 +199,8 @@ func (s *states) done(e *Event, err error) bool {
 }
 
 // ended is called at the end of every handler. It keeps the values that the handler has asked for if it has done its
-// work, and drops all others of the key. So a handler that had lost the key drops those of the turn that runs now: that may have loaded them
-// before this one's last write.
+// work, and drops all others of the key. So a handler whose loss of the key nobody has noticed drops those of the turn that runs now: that may
+// have loaded them before this one's last write.
 func (s *states) ended(e *Event, done bool) {
 	if s.n.Load() == 0 {
 		return

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -18,47 +19,109 @@ import (
 
 type cart struct{ n int }
 
-// TestStateIsOfTheTurnBefore: whatever turns come, State returns what the turn before has left, or loads.
+// TestStateIsOfTheTurnBefore: whatever turns come, State returns what the turn before has left, or loads. Handlers that have lost their keys
+// write as long as they run, and what a turn gets is what the database has.
 func TestStateIsOfTheTurnBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := &states{max: rapid.IntRange(1, 3).Draw(t, "max")}
 		streams := []*stream{{runner: &runner{states: all}}, {runner: &runner{states: all}}}
 		last := map[string]*cart{} // by key: what the last turn left, nil: nothing that may be used
 		where := map[string]string{}
-		loads, hits := 0, 0
+		rows := map[string]int{} // the database: the number of the last write of each key
+		var lost []*Event        // of handlers that still run
+		keys, writes := []string{"a", "b", "c"}, 0
+		write := func(key string) int {
+			writes++
+			rows[key] = writes
+			return writes
+		}
+		begin := func(t *rapid.T, keys ...string) *Event {
+			e := &Event{Key: rapid.SampledFrom(keys).Draw(t, "key")}
+			e.run.stream = streams[max(0, rapid.IntRange(-3, 1).Draw(t, "stream"))]
+			e.run.generation = rapid.SampledFrom([]uint64{1, 1, 1, 1, 0, 2}).Draw(t, "generation")
+			e.Fence.Token = rapid.SampledFrom([]int64{1, 1, 1, 1, 2}).Draw(t, "token")
+			e.run.item.Of, e.run.item.Partition = e, uint32(e.Key[0])
+			all.begun(e)
+			return e
+		}
+		ask := func(t *rapid.T, e *Event) (got *cart, loaded bool) {
+			got, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) {
+				loaded = true
+				return &cart{rows[e.Key]}, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got, loaded
+		}
+		lostWrite := func(t *rapid.T) {
+			if len(lost) > 0 {
+				write(rapid.SampledFrom(lost).Draw(t, "lost").Key)
+			}
+		}
+		lostReturn := func(t *rapid.T) {
+			if len(lost) > 0 {
+				i := rapid.IntRange(0, len(lost)-1).Draw(t, "lost")
+				all.ended(lost[i], false)
+				all.returned(lost[i])
+				lost = slices.Delete(lost, i, i+1)
+			}
+		}
 		t.Repeat(map[string]func(*rapid.T){
 			"turn": func(t *rapid.T) {
-				e := &Event{Key: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "key")}
-				e.run.stream = rapid.SampledFrom(streams).Draw(t, "stream")
-				e.run.generation, e.Fence.Token = rapid.Uint64Range(0, 2).Draw(t, "generation"), rapid.Int64Range(1, 2).Draw(t, "token")
-				e.run.item.Of, e.run.item.Partition = e, uint32(e.Key[0])
+				var before *Event // whose handler has lost the key, which nobody has noticed yet
+				e := begin(t, keys...)
+				if rapid.IntRange(0, 5).Draw(t, "overtakes") == 0 {
+					before, e = e, begin(t, e.Key)
+				}
 				asks, fails := rapid.Bool().Draw(t, "asks"), rapid.IntRange(0, 3).Draw(t, "fails") == 0
 				here := fmt.Sprintf("%p %d %d", e.run.stream, e.run.generation, e.Fence.Token)
+				generation, own := e.run.generation, 0
 				if asks {
-					loaded := false
-					got, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) {
-						loaded = true
-						return &cart{loads}, nil
-					})
-					if err != nil {
-						t.Fatal(err)
-					}
+					got, loaded := ask(t, e)
 					if !loaded && (got != last[e.Key] || where[e.Key] != here) {
 						t.Fatalf("the turn got %v, which the turn before did not leave here", got)
 					}
-					if loaded {
-						loads++
-					} else {
-						hits++
+					if got.n != rows[e.Key] {
+						t.Fatalf("the turn got %d, and the database has %d", got.n, rows[e.Key])
 					}
-					last[e.Key] = got
+					if before != nil {
+						write(e.Key)
+						all.lose([]*Event{before})
+						lost = append(lost, before)
+					}
+					lostWrite(t)
+					if rapid.IntRange(0, 3).Draw(t, "asks again") == 0 {
+						other := begin(t, slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return key == e.Key })...)
+						ask(t, other) // takes the place of the first if there is only one
+						last[other.Key] = nil
+						lostReturn(t)
+						ask(t, e)
+						all.ended(other, false)
+					}
+					got.n, last[e.Key] = write(e.Key), got
+					own = got.n
+				} else {
+					own = write(e.Key)
 				}
+				lostWrite(t)
 				all.ended(e, !fails)
 				where[e.Key] = here
-				if fails || !asks || e.run.generation == 0 {
+				if fails || !asks || generation == 0 || rows[e.Key] != own {
 					last[e.Key] = nil
 				}
 			},
+			"lose": func(t *rapid.T) {
+				e := begin(t, keys...)
+				if rapid.Bool().Draw(t, "asks") {
+					ask(t, e)
+				}
+				write(e.Key)
+				all.lose([]*Event{e})
+				lost = append(lost, e)
+			},
+			"lost write":  lostWrite,
+			"lost return": lostReturn,
 			"revoke": func(t *rapid.T) {
 				p := uint32(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")[0])
 				of := rapid.SampledFrom(streams).Draw(t, "stream")
@@ -72,6 +135,9 @@ func TestStateIsOfTheTurnBefore(t *testing.T) {
 			"": func(t *rapid.T) {
 				if len(all.byKey) > all.max || len(all.byKey) != all.recent.Len() || int(all.n.Load()) != len(all.byKey) {
 					t.Fatalf("%d keys, %d in the list, %d counted, want at most %d", len(all.byKey), all.recent.Len(), all.n.Load(), all.max)
+				}
+				if len(all.lost) > len(lost) {
+					t.Fatalf("%d keys count as lost by %d handlers", len(all.lost), len(lost))
 				}
 			},
 		})
@@ -162,14 +228,13 @@ func TestStateOfAHandlerThatGoesOn(t *testing.T) {
 	if !ask(lost) {
 		t.Error("the handler that goes on got what the next turn had left")
 	}
-	all.ended(lost, all.done(lost, nil))
+	done := all.done(lost, nil)
+	if done {
+		t.Error("a handler has done its work after its deadline")
+	}
+	all.ended(lost, done)
 	if third := turn(3); !ask(third) {
 		t.Error("what the two left is not in one order")
-	} else {
-		all.ended(third, true)
-	}
-	if all.done(lost, nil) {
-		t.Error("a handler has done its work after its deadline")
 	}
 }
 
@@ -218,6 +283,126 @@ func TestStateBesideAHandlerThatGoesOn(t *testing.T) {
 		if loads != 2 {
 			t.Errorf("a handler ends during %s: the states of three turns were loaded %d times, want 2: the second loads again, and the third does not", during, loads)
 		}
+	}
+}
+
+// TestStateBesideAHandlerThatGoesOnForTurns: no turn gets or leaves a state while a handler of its key runs that has lost it, also after further turns.
+func TestStateBesideAHandlerThatGoesOnForTurns(t *testing.T) {
+	for name, lose := range map[string]func(s *stream, now *testClock, lost *Event){
+		"its deadline has passed": func(s *stream, now *testClock, lost *Event) {
+			now.pass(time.Minute)
+			if lost.run.Err() == nil {
+				t.Fatal("the handler has not lost its key")
+			}
+		},
+		"its deadline has passed and a Pong comes": func(s *stream, now *testClock, _ *Event) {
+			now.pass(time.Minute)
+			s.runner.mu.Lock()
+			k := s.inbox.SendPing(now.now)
+			s.runner.mu.Unlock()
+			control(s, &appv1.WorkResponse{Frame: &appv1.WorkResponse_Pong{Pong: &appv1.Pong{K: k, RemainingNs: int64(time.Minute)}}})
+		},
+		"it took too long": func(s *stream, _ *testClock, lost *Event) {
+			control(s, &appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: &appv1.Revoke{DeliveryIds: []uint64{uint64(lost.run.item.ID)}, TimedOut: true}}})
+		},
+		"its stream has ended and its deadline passed": func(s *stream, now *testClock, lost *Event) {
+			s.runner.end(s)
+			now.pass(time.Minute)
+			_ = lost.run.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, now := fiveWaiting(t, func(context.Context, *Event) error { return nil })
+			all := s.runner.states
+			lost := take(s)
+			lost.Key = "k"
+			present := &stream{runner: s.runner}
+			number := uint64(1)
+			var turn *Event
+			begin := func() {
+				number++
+				turn = &Event{Key: "k", Fence: Fence{Token: 1, Turn: number}}
+				turn.run.stream, turn.run.generation, turn.run.item.Of = present, 1, turn
+				all.begun(turn)
+			}
+			loads := func() (loaded bool) {
+				_, err := State(context.WithValue(t.Context(), handlingKey{}, turn), func(context.Context) (*cart, error) { loaded = true; return new(cart), nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				return loaded
+			}
+			begin()
+			loads()
+			lose(s, now, lost) // which is noticed only during the next turn
+			all.ended(turn, true)
+			for range 3 {
+				begin()
+				if !loads() {
+					t.Errorf("turn %d got a state beside a handler that may still write", number)
+				}
+				all.ended(turn, true)
+			}
+			begin()
+			loads()
+			all.ended(lost, false)
+			s.runner.mu.Lock()
+			s.runner.answer(lost, new(event.Result))
+			s.runner.mu.Unlock()
+			all.ended(turn, true)
+			begin()
+			if !loads() {
+				t.Error("a turn got what the one before had loaded when the lost handler still ran")
+			}
+			all.ended(turn, true)
+			begin()
+			if loads() {
+				t.Error("states are not kept again after the handler has returned")
+			}
+			if len(all.lost) != 0 {
+				t.Errorf("%d keys are counted as lost by handlers that have returned", len(all.lost))
+			}
+		})
+	}
+}
+
+// TestStateOfWhatWasLoadedTwice: a handler whose state was dropped may still change that one, and not the one that it has loaded since.
+func TestStateOfWhatWasLoadedTwice(t *testing.T) {
+	all := &states{max: 1}
+	on := &stream{runner: &runner{states: all}}
+	turn := func(key string) *Event {
+		e := &Event{Key: key, Fence: Fence{Token: 1}}
+		e.run.stream, e.run.generation, e.run.item.Of = on, 1, e
+		return e
+	}
+	row := 0 // of the key k in the database
+	ask := func(e *Event) *cart {
+		got, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) { return &cart{row}, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	lost := turn("k")
+	for name, c := range map[string]struct{ before, after func() }{
+		"another key took its place":                   {func() {}, func() { ask(turn("other")) }}, // there is room for one
+		"a handler that had lost the key has returned": {func() { all.lose([]*Event{lost}) }, func() { all.returned(lost) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := turn("k")
+			c.before()
+			first := ask(e)
+			c.after()
+			ask(e)
+			first.n++
+			row = first.n
+			all.ended(e, true)
+			next := turn("k")
+			if got := ask(next); got.n != row {
+				t.Errorf("the next turn got %d, and the database has %d", got.n, row)
+			}
+			all.ended(next, false)
+		})
 	}
 }
 

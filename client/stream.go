@@ -210,7 +210,7 @@ func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 // cancelled. The lock is held.
 func (s *stream) check() (lost []*Event) {
 	lost = s.inbox.Check(s.runner.clock.Now(), nil)
-	s.runner.leftLate(len(lost))
+	s.runner.leftLate(lost)
 	return lost
 }
 
@@ -298,7 +298,7 @@ func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error)
 	case *appv1.WorkResponse_Pong:
 		p := frame.Pong
 		lost = s.inbox.Pong(s.runner.clock.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
-		s.runner.leftLate(len(lost))
+		s.runner.leftLate(lost)
 		if until, all := s.inbox.Shared(); all {
 			s.sure.Store(int64(until))
 		}
@@ -348,7 +348,7 @@ func (s *stream) revoke(r *appv1.Revoke) (slow []*Event) {
 	}
 	if single := setOf(r.GetDeliveryIds()); len(single) > 0 {
 		slow = s.inbox.Cut(func(it *inbox.Item[Event]) bool { return single[uint64(it.ID)] }, nil)
-		s.runner.leftLate(len(slow))
+		s.runner.leftLate(slow)
 	}
 	return slow
 }

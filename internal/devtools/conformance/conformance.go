@@ -70,7 +70,7 @@ var rules = []Rule{
 	{"firing-timers", "The timers that the handler of a firing has set have the key schedule/NAME, and ids as those of an event have."},
 	{"state", "A turn gets the state that the turn before it has left if their stream, token and generation are the same, and the generation is not 0. Otherwise it loads."},
 	{"state-dropped", "No turn gets a state from before a turn that failed, was cancelled or did not ask for it, from before a Revoke of its partition, or from an earlier stream."},
-	{"state-lost", "A handler that continues after its deadline leaves no state. The next turn of its key does not get the state that it has or could have asked for, and leaves none if that handler ends meanwhile."},
+	{"state-lost", "A handler that continues after its deadline leaves no state. No turn of its key gets or leaves one as long as it runs."},
 	{"drain", "SIGTERM sends Drain; running handlers finish, waiting and later deliveries are answered NOT_STARTED, and the exit code is 0."},
 	{"drain-receipt", "A draining worker keeps sending Pings, and half-closes after the receipt of its last Results frame."},
 }

@@ -182,6 +182,8 @@ func playStateLost(r *router) {
 	s.renew(long)
 	s.want(rule, third, kindDone)
 	r.found(rule, third, third) // the handler before it may have written
+	fourth := s.give(turnOf("unasked", 1))
+	s.want(rule, fourth, kindDone)
 
 	r.sleepUntil(r.started(rule, ids[0]) + int64(ignoresFor)) // which may be longer than the kit's patience
 	inTime := false                                           // on a busy machine a handler may end before its deadline: then it has succeeded
@@ -193,6 +195,9 @@ func playStateLost(r *router) {
 	s.want(rule, second, kindDone)
 	if inTime {
 		return
+	}
+	if r.finished(rule, ids[2]) > r.finished(rule, fourth) {
+		r.found(rule, fourth, fourth) // that handler may have written after the third had loaded
 	}
 	r.found(rule, second, second)
 	first := s.loads(rule, turnOf("one", 1)) // the handler before the second may have written after that had read

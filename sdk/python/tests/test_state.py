@@ -90,41 +90,54 @@ class _Turn:
         self.event = event
         self.may = may  # what the turn before has left for it
         self.has: Any = None  # what it has asked for
+        self.values: list[Cart] = []  # all that it has asked for: several if some were dropped
+        self.wrote = False  # before it has asked
         self.lost = False
 
     def place(self) -> tuple[object, int, int]:
-        return self.event._stream, self.event.fence.token, self.event._generation
+        return self.event._stream, self.event.fence.token, self.generation
+
+    @property
+    def stream(self) -> Stream:
+        assert self.event._stream is not None
+        return self.event._stream
+
+    generation = 0
 
 
 class _Model:
-    """Any schedule of turns, also of handlers that have lost their keys and continue, against what a turn may get."""
+    """Any schedule of turns, also of handlers that have lost their keys, continue and write: what a turn gets, and what the database has."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.most = self.random.randint(1, 3)
-        runner = runner_of(state_max=self.most)
-        self.states = runner.states
-        self.streams = [Stream(runner), Stream(runner)]
+        self.runner = runner_of(state_max=self.most)
+        self.states = self.runner.states
+        self.streams = [Stream(self.runner), Stream(self.runner)]
+        self.runner._streams += self.streams
         self.running: list[_Turn] = []
         self.left: dict[bytes, tuple[Any, object]] = {}  # what the last turn of a key has left, and where
-        self.count = self.hits = 0
+        self.rows: dict[bytes, int] = {}  # the database: the number of the last write of each key
+        self.count = self.hits = self.writes = 0
 
     def newest(self, key: bytes) -> _Turn | None:
         return next((turn for turn in reversed(self.running) if turn.event.key == key), None)
 
     def begin(self) -> None:
-        key = self.random.choice("abcd")
+        key = self.random.choice("abc")
         before = self.newest(key.encode())
         if before is not None:
-            if self.random.random() < 0.7:
+            if not before.lost and self.random.random() < 0.7:
                 return
             before.lost = True
         self.count += 1
-        stream = self.random.choice(self.streams)
-        event = turn_of(stream, key, turn=self.count, generation=self.random.choice((0, 1, 1, 1, 2)), token=1 + self.count // 20)
+        stream = self.streams[self.random.random() < 0.2]
+        generation = self.random.choice((0, 1, 1, 1, 1, 1, 2))
+        event = turn_of(stream, key, turn=self.count, generation=generation, token=1 + self.count // 20)
         turn = _Turn(event, None)
+        turn.generation = generation
         value, place = self.left.pop(event.key, (None, None))
-        if place == turn.place() and event._generation and not stream.over:
+        if place == turn.place() and generation and not stream.over:
             turn.may = value
         self.running.append(turn)
         if self.states.kept:  # as the pools do
@@ -134,18 +147,55 @@ class _Model:
         if not self.running:
             return
         turn = self.random.choice(self.running)
-        value, loaded = ask(turn.event)
+        if turn.wrote:
+            return
+        fresh = Cart()
+        fresh.n = self.rows.get(turn.event.key, 0)
+        value, loaded = ask(turn.event, fresh)
         if not loaded:
             self.hits += 1
             assert value is turn.has or value is turn.may, "it got what the turn before has not left here"
+            assert turn.values or value.n == fresh.n, "it got what the database does not have"
         turn.has = value
+        turn.values.append(value)
+
+    def write(self) -> None:
+        if not self.running:
+            return
+        lost = [turn for turn in self.running if turn.lost]
+        turn = self.random.choice(lost if lost and self.random.random() < 0.5 else self.running)
+        self.writes += 1
+        self.rows[turn.event.key] = self.writes
+        if turn.values:
+            self.random.choice(turn.values).n = self.writes
+        else:
+            turn.wrote = True
+
+    def notice(self) -> None:
+        """Notices that handlers have lost their keys."""
+        for turn in self.running:
+            if turn.lost and self.random.random() < 0.5:
+                self.lose(turn)
+
+    def lose(self, turn: _Turn) -> None:
+        if turn.event._cause is not None:
+            return
+        turn.stream.inbox.lost[turn.event.id] = turn.event
+        self.runner.cancel([turn.event], ringfence.KeyLost)
 
     def end(self) -> None:
         if not self.running:
             return
-        turn = self.running.pop(self.random.randrange(len(self.running)))
+        at = self.random.randrange(len(self.running))
+        if self.running[at].lost and self.random.random() < 0.7:
+            return
+        turn = self.running.pop(at)
+        for other in self.running:  # the check of deadlines takes less time than a turn: the router waits longer for the deadline of a handler
+            if other.lost and other.event.key == turn.event.key:
+                self.lose(other)
         done = not turn.lost and self.random.random() < 0.8
         ended(turn.event, done)
+        turn.stream.inbox.end(turn.event)
         newest = self.newest(turn.event.key)
         if not done:
             self.left.pop(turn.event.key, None)
@@ -157,7 +207,7 @@ class _Model:
     def revoke(self) -> None:
         stream, partitions = self.random.choice(self.streams), {ord(self.random.choice("ab"))}
         self.states.forget(stream, partitions)
-        self.taken_back(lambda turn: turn.event._stream is stream and turn.event.partition in partitions)
+        self.taken_back(lambda turn: turn.stream is stream and turn.event.partition in partitions)
         for key, (_, place) in list(self.left.items()):
             if key[0] in partitions and place[0] is stream:  # type: ignore[index]
                 del self.left[key]
@@ -166,8 +216,9 @@ class _Model:
         at = self.random.randrange(2)
         old = self.streams[at]
         old.end()
-        self.taken_back(lambda turn: turn.event._stream is old)
+        self.taken_back(lambda turn: turn.stream is old)
         self.streams[at] = Stream(old.runner)
+        self.runner._streams.append(self.streams[at])
 
     def taken_back(self, hit: Callable[[_Turn], bool]) -> None:
         for turn in self.running:
@@ -185,7 +236,8 @@ def test_a_turn_gets_what_the_turn_before_has_left() -> None:
         model = _Model(seed)
         for step in range(150):
             try:
-                model.random.choices((model.begin, model.ask, model.end, model.revoke, model.reconnect), (10, 12, 9, 1, 0.3))[0]()
+                steps = model.begin, model.ask, model.write, model.notice, model.end, model.revoke, model.reconnect
+                model.random.choices(steps, (10, 16, 8, 2, 9, 1, 0.3))[0]()
                 model.check()
             except AssertionError as failure:
                 raise AssertionError(f"seed {seed}, step {step}: {failure}") from failure
@@ -249,6 +301,60 @@ def test_a_handler_that_continues_and_ends_during_the_next_turn(during: str) -> 
     assert loads(third)
     ended(third)
     assert not loads(fourth)
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["same stream", "next stream"])
+@pytest.mark.parametrize("single", [False, True], ids=["deadline", "took too long"])
+def test_a_handler_that_continues_for_further_turns(ends: bool, single: bool) -> None:
+    """No turn gets or leaves a state while a handler of its key runs that has lost it."""
+    runner = runner_of()
+    stream, following = Stream(runner), Stream(runner)
+    runner._streams += [stream, following]
+    lost = turn_of(stream, turn=1)
+    stream.inbox.running[lost.id] = lost
+    if ends:
+        stream.end()
+        stream = following
+
+    def turn(number: int) -> bool:
+        event = turn_of(stream, turn=number)
+        loaded = loads(event)
+        ended(event)
+        return loaded
+
+    second = turn_of(stream, turn=2)
+    ask(second)
+    if single:
+        assert lost._stream is not None
+        lost._stream.handle(pb.WorkResponse(revoke=pb.Revoke(delivery_ids=[lost.id], timed_out=True)).SerializeToString())
+    else:
+        assert lost.cancelled, "its deadline has not passed"
+    ended(second)
+    assert [turn(number) for number in (3, 4, 5)] == [True, True, True], "the handler may have written since the turn before had loaded"
+    sixth = turn_of(stream, turn=6)
+    ask(sixth)
+    ended(lost, done=False)
+    runner.returned(lost, None)
+    ended(sixth)
+    assert [turn(number) for number in (7, 8)] == [True, False]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["another key took its place", "beside a lost handler"])
+def test_a_state_that_is_loaded_twice(beside: bool) -> None:
+    """A handler whose state was dropped or not kept may still change that, and not what it has loaded since."""
+    stream = Stream(runner_of(state_max=1))
+    stream.runner._streams.append(stream)
+    lost, second = turn_of(stream, turn=1), turn_of(stream, turn=2)
+    if beside:
+        stream.inbox.lost[lost.id] = lost
+    ask(second)
+    if beside:
+        stream.inbox.end(lost)
+    else:
+        ask(turn_of(stream, "other"))  # there is room for one key
+    ask(second)
+    ended(second)
+    assert loads(turn_of(stream, turn=3))
 
 
 def test_what_a_handler_has_left_behind() -> None:

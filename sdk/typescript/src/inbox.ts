@@ -288,6 +288,12 @@ export class Inbox<T extends Item> {
     return this.#running.size + this.#frozen.size;
   }
 
+  /** Whether a handler runs that has lost its key and hits. */
+  hasLost(hit: (item: T) => boolean): boolean {
+    for (let item = this.#lost.head; item !== undefined; item = item.next) if (hit(item as T)) return true;
+    return false;
+  }
+
   /** Deliveries without an answer. */
   get held(): number {
     return this.#waiting.size + this.started;

@@ -70,7 +70,7 @@ export class Runner implements SessionUser {
   /** @throws RingfenceError with the code "argument". */
   constructor(options: Options) {
     const settings = (this.settings = settingsOf(options));
-    this.states = new States(settings.stateMax);
+    this.states = new States(settings.stateMax, (keyName) => this.#hasLost(keyName));
     try {
       this.clock = options.clock ?? systemClock((text) => settings.logger.warn(text, {}));
     } catch (err) {
@@ -239,6 +239,12 @@ export class Runner implements SessionUser {
   connected(session: Described): void {
     this.hook(() => this.settings.hooks.connected?.(session));
     this.hook(() => this.settings.options.ready?.(true));
+  }
+
+  /** Whether a handler runs that has lost this key, on any stream. */
+  #hasLost(keyName: string): boolean {
+    for (const session of this.#sessions) if (session.inbox.hasLost((event) => event.keyName === keyName)) return true;
+    return false;
   }
 
   aliveElsewhere(session: Session): number {

@@ -368,6 +368,7 @@ export class Session implements EventOwner {
 
   /** Cancels a handler that runs. Only the first cause counts. */
   cancel(event: LeasedEvent, cause: Error): void {
+    if (this.states.size > 0) this.states.lose(event.keyName);
     if (event.cause !== undefined) return;
     event.cause = cause;
     this.#user.settings.logger.warn("handler cancelled", { message_id: String(event.messageId), attempt: event.attempt, error: cause.message });

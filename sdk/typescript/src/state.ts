@@ -17,8 +17,8 @@ export interface Turn {
   readonly keyName: string;
   readonly partition: number;
   readonly fence: Fence;
-  /** 0: the router did not say. */
-  readonly generation: DeliveryId;
+  /** 0: the router did not say, or this turn leaves nothing. */
+  generation: DeliveryId;
   /** Its handler has returned. */
   readonly returned: boolean;
 }
@@ -55,14 +55,17 @@ class Kept {
   }
 }
 
-/** The values that the last turns of keys have left, of at most `max` keys. */
+/** The values that the last turns of keys have left, of at most `max` keys. `hasLost` says whether a handler of a key runs that has lost it: it may write. */
 export class States {
   readonly #byKey = new Map<string, Kept>();
   // A list by use. The order of the map would do, but to find its first key takes longer the more keys before that were deleted.
   #newest: Kept | undefined = undefined;
   #oldest: Kept | undefined = undefined;
 
-  constructor(private readonly max: number) {}
+  constructor(
+    private readonly max: number,
+    private readonly hasLost: (keyName: string) => boolean,
+  ) {}
 
   /** The number of keys. As long as it is 0, a handler costs no more than to read it. */
   get size(): number {
@@ -82,11 +85,11 @@ export class States {
     const kept = this.#byKey.get(turn.keyName);
     if (kept === undefined || kept.user === turn) return kept;
     if (turn.fence.before(kept.newest)) return undefined; // it has lost its key to a later turn, and continues
-    this.#unlink(kept);
     if (!kept.isOf(turn)) {
-      this.#byKey.delete(kept.key);
+      this.#remove(kept);
       return undefined;
     }
+    this.#unlink(kept);
     kept.user = turn;
     kept.used = new Map();
     kept.newest = turn.fence;
@@ -99,9 +102,13 @@ export class States {
     return turn.returned ? undefined : (this.#take(turn) ?? this.#add(turn));
   }
 
-  /** Makes a turn the user of values that it has not loaded yet: a handler that has lost the key may write and end during the load. */
+  /** Makes a turn the user of values that it has not loaded yet: a handler may lose the key, write and end during the load. */
   #add(turn: Turn): Kept | undefined {
     if (this.max === 0 || turn.generation === 0 || this.#byKey.has(turn.keyName)) return undefined; // the values of a later turn
+    if (this.hasLost(turn.keyName)) {
+      turn.generation = 0; // as in #remove
+      return undefined;
+    }
     const kept = new Kept(turn);
     this.#byKey.set(kept.key, kept);
     this.#link(kept);
@@ -118,8 +125,8 @@ export class States {
 
   /**
    * Is called at the end of every handler. It keeps the values that the handler has asked for if that has done its work while the key was its own, and
-   * drops all others of the key. So a handler that had lost its key drops those of the turn that runs now: that may have loaded them before this
-   * one's last write.
+   * drops all others of the key. So a handler whose loss of the key nobody has noticed drops those of the turn that runs now: that may have loaded
+   * them before this one's last write.
    */
   ended(turn: Turn, done: boolean): void {
     if (this.size === 0) return;
@@ -140,7 +147,14 @@ export class States {
     }
   }
 
+  /** Drops the values of a key that a running handler has lost: a later turn may have loaded them before the handler's last write. */
+  lose(keyName: string): void {
+    const kept = this.#byKey.get(keyName);
+    if (kept !== undefined) this.#remove(kept);
+  }
+
   #remove(kept: Kept): void {
+    if (kept.user !== undefined) kept.user.generation = 0; // its handler may still change what it has here, so what it loads from now on is not kept
     this.#unlink(kept);
     this.#byKey.delete(kept.key);
   }

@@ -93,26 +93,46 @@ const failing = (error: unknown) => () => {
 };
 
 describe("a state", () => {
-  // Turns of a few keys begin, ask and end in any order. A turn that begins while another one of its key runs has taken the key from it.
+  // Turns of a few keys begin, ask, write and end in any order. A turn that begins while another one of its key runs has taken the key from it, and
+  // that is noticed sooner or later. What a turn gets is what the database has.
   randomly("is what the turn before has left, whatever turns come", 2000, (draw) => {
     interface Drawn extends Turn {
       owner: { over: boolean };
       returned: boolean;
       lost: boolean;
+      noticed: boolean; // that it is lost
+      wrote: boolean; // before it has asked
+      readonly values: Map<string, Row[]>; // all that it has asked for: several of a name if some were dropped
       from: Drawn | undefined; // the turn before it, if that has left what it has for this one
       left: boolean; // what it has is there for the next turn
-      readonly has: Map<string, object>;
+      readonly has: Map<string, Row>;
+    }
+    interface Row {
+      n: number;
     }
     const max = draw(1, 4);
-    const states = new States(max);
+    const states = new States(max, (keyName) => running.some((turn) => turn.noticed && turn.keyName === keyName));
+    const rows = new Map<string, number>(); // the database: the number of the last write, by key and name
+    let writes = 0;
+    const notice = (turn: Drawn) => {
+      if (turn.noticed) return;
+      turn.noticed = true;
+      states.lose(turn.keyName);
+      drop(newest.get(turn.keyName)!);
+    };
+    const drop = (turn: Drawn) => { // another handler may have written after that turn had read
+      turn.left = false;
+      turn.from = undefined;
+      turn.has.clear();
+    };
     const names = ["", "other"];
     const owners = [{ over: false }, { over: false }];
     const newest = new Map<string, Drawn>();
     let running: Drawn[] = [];
     const ended: Drawn[] = [];
     const one = <T>(list: readonly T[]): T => list[draw(0, list.length - 1)]!;
-    for (let step = 0, count = 0n; step < 60; step++) {
-      switch (draw(0, 9)) {
+    for (let step = 0, count = 0n; step < 80; step++) {
+      switch (draw(0, 12)) {
         case 0:
         case 1:
         case 2: {
@@ -120,8 +140,8 @@ describe("a state", () => {
           const before = newest.get(keyName);
           const token = (before?.fence.token ?? 1n) + (draw(0, 9) === 0 ? 1n : 0n);
           const turn: Drawn = {
-            keyName, fence: new Fence(token, ++count), owner: one(owners), partition: keyName.charCodeAt(0), generation: one([0, 1, 1, 1, 2n ** 60n]), returned: false, lost: false,
-            left: false, from: undefined, has: new Map(),
+            keyName, fence: new Fence(token, ++count), owner: owners[Math.floor(draw(0, 4) / 4)]!, partition: keyName.charCodeAt(0), generation: one([0, 1, 1, 1, 1, 1, 2n ** 60n]), returned: false, lost: false,
+            noticed: false, wrote: false, values: new Map(), left: false, from: undefined, has: new Map(),
           };
           if (before !== undefined) {
             if (before.left && before.owner === turn.owner && before.generation === turn.generation && before.fence.token === turn.fence.token) turn.from = before;
@@ -139,32 +159,49 @@ describe("a state", () => {
         case 5: {
           if (running.length === 0) break;
           const turn = one(running);
+          if (turn.wrote) break;
           const name = one(names);
-          const fresh = {};
-          const got = askFor(states, turn, name, fresh);
+          const fresh: Row = { n: rows.get(turn.keyName + name) ?? 0 };
+          const others = running.some((other) => other.noticed && other.keyName === turn.keyName);
+          const got = askFor(states, turn, name, fresh) as Row | undefined;
           const mine = turn.has.get(name);
           const theirs = turn.from?.has.get(name);
           if (got !== undefined) assert.ok(got === mine || got === theirs, "a turn got what neither it nor the turn before has left");
           if (max === 4 && !turn.lost) assert.equal(got, mine ?? theirs, "a turn did not get what there is for it");
-          if (turn.generation !== 0) turn.has.set(name, got ?? fresh);
+          if (got !== undefined && turn.values.size === 0) assert.equal(got.n, fresh.n, "a turn got what the database does not have");
+          if (turn.generation !== 0 && !others) turn.has.set(name, got ?? fresh);
+          turn.values.set(name, [...(turn.values.get(name) ?? []), got ?? fresh]);
           break;
         }
         case 6:
         case 7: {
           if (running.length === 0) break;
           const turn = one(running);
+          if (turn.lost && draw(0, 2) > 0) break;
+          for (const other of running) if (other.lost && other.keyName === turn.keyName) notice(other); // its deadline is checked in less time than a turn takes
           const done = draw(0, 3) > 0 && !turn.lost;
           running = running.filter((other) => other !== turn);
           turn.returned = true;
           states.ended(turn, done);
           const last = newest.get(turn.keyName)!;
           if (turn === last) turn.left = done && turn.has.size > 0 && !turn.owner.over;
-          else { // this one may have written after that one had read
-            last.left = false;
-            last.from = undefined;
-            last.has.clear();
-          }
+          else drop(last);
           ended.push(turn);
+          break;
+        }
+        case 9:
+        case 10: {
+          if (running.length === 0) break;
+          const lost = running.filter((turn) => turn.lost);
+          const turn = one(lost.length > 0 && draw(0, 1) === 0 ? lost : running);
+          writes++;
+          if (turn.values.size === 0) turn.wrote = true;
+          for (const name of turn.values.size === 0 ? names : turn.values.keys()) rows.set(turn.keyName + name, writes);
+          for (const of of turn.values.values()) one(of).n = writes;
+          break;
+        }
+        case 11: {
+          for (const turn of running) if (turn.lost && draw(0, 1) === 0) notice(turn);
           break;
         }
         case 8: {
@@ -178,10 +215,7 @@ describe("a state", () => {
           const hit = (of: number) => all || of === partition;
           states.forget(owner, hit);
           for (const turn of [...running, ...ended]) {
-            if (turn.owner !== owner || !hit(turn.partition)) continue;
-            turn.has.clear();
-            turn.left = false;
-            turn.from = undefined;
+            if (turn.owner === owner && hit(turn.partition)) drop(turn);
           }
           break;
         }
@@ -353,7 +387,7 @@ describe("a state", () => {
       await second.promise;
     });
     assert.equal(await asks(lost), true, "the handler that goes on got the state of the next turn");
-    assert.equal(await asks(next), false, "the handler that goes on took the state of the next turn");
+    assert.equal(await asks(next), true, "the next turn has a state that the handler that goes on may have changed since");
     second.resolve();
     await settled();
     assert.equal(await asks(lost), true, "the handler that goes on got what the next turn had left");
@@ -367,7 +401,6 @@ describe("a state", () => {
   it("is not kept over a turn that has not asked, has lost its key, and goes on", async () => {
     const worker = await new Worker().start();
     const { script, stream } = worker;
-    const goes = deferred();
     for (const lose of [
       () => stream.send({ case: "revoke", value: { deliveryIds: [100n], timedOut: true } }),
       () => {
@@ -375,13 +408,14 @@ describe("a state", () => {
         stream.pong(600_000);
       },
     ]) {
+      const goes = deferred();
       assert.deepEqual([await worker.loads(), await worker.loads()], [true, false]);
       await worker.turn(() => goes.promise, { deliveryId: 100n }); // may have written
       lose();
       assert.equal(await worker.loads(), true);
-      await worker.turn(failing(new Error("no")));
+      goes.resolve();
+      await settled();
     }
-    goes.resolve();
     await script.end();
   });
 
@@ -409,6 +443,80 @@ describe("a state", () => {
       await script.end();
     });
   }
+
+  for (const how of ["its deadline has passed", "it took too long", "its stream has ended"]) {
+    it(`is neither got nor left while a handler goes on that has lost the key: ${how}`, async () => {
+      const worker = await new Worker().start();
+      const { script } = worker;
+      const [goes, second, last] = [deferred(), deferred(), deferred()];
+      await worker.turn(() => goes.promise, { deliveryId: 100n });
+      if (how === "its stream has ended") {
+        worker.stream.end(14, "gone");
+        await script.until(() => script.streams.length === 2 && script.streams[1]!.pings.length > 0);
+        worker.connected();
+      }
+      const turn = (until: Promise<unknown>) => worker.turn(async (of) => {
+        await asks(of);
+        await until;
+      }, { deliveryId: 101n });
+      if (how === "it took too long") worker.stream.send({ case: "revoke", value: { deliveryIds: [100n], timedOut: true } });
+      else {
+        script.clock.at += 60_000;
+        worker.stream.pong(600_000);
+        await script.until(() => script.log.some((line) => line.message === "handler cancelled"));
+      }
+      await turn(second.promise);
+      second.resolve();
+      await settled();
+      for (let i = 0; i < 3; i++) assert.equal(await worker.loads(), true, "the handler that goes on may have written since the turn before had loaded");
+      await turn(last.promise);
+      goes.resolve();
+      await settled();
+      last.resolve();
+      await settled();
+      assert.equal(await worker.loads(), true);
+      assert.equal(await worker.loads(), false);
+      await script.end();
+    });
+  }
+
+  it("is dropped if the turn that has it began before it was noticed that another one had lost the key", async () => {
+    const worker = await new Worker().start();
+    const { script, stream } = worker;
+    const [goes, second] = [deferred(), deferred()];
+    await worker.turn(() => goes.promise, { deliveryId: 100n });
+    await worker.turn(async (of) => {
+      await asks(of);
+      await second.promise;
+    });
+    stream.send({ case: "revoke", value: { deliveryIds: [100n], timedOut: true } });
+    second.resolve();
+    await settled();
+    assert.equal(await worker.loads(), true);
+    goes.resolve();
+    await script.end();
+  });
+
+  it("that was loaded again after it had been dropped is not left: the handler may still change what it had before", () => {
+    const states = new States(1, () => false);
+    const owner = { over: false };
+    const turn = (keyName: string): Turn => ({ owner, keyName, partition: 7, fence: new Fence(1n, 1n), generation: 1, returned: false });
+    const first = turn("k");
+    askFor(states, first, "", {});
+    askFor(states, turn("other"), "", {}); // there is room for one key
+    askFor(states, first, "", {});
+    states.ended(first, true);
+    assert.equal(askFor(states, turn("k"), "", {}), undefined);
+
+    let others = true; // another handler has lost the key, and runs
+    const beside = new States(1, () => others);
+    const second = turn("k");
+    askFor(beside, second, "", {});
+    others = false;
+    askFor(beside, second, "", {});
+    beside.ended(second, true);
+    assert.equal(beside.size, 0);
+  });
 
   for (const [name, revoke, want] of [
     ["of all partitions", { all: true }, true],
@@ -446,7 +554,7 @@ describe("a state", () => {
   });
 
   it("of a stream that has ended does not remain in memory", () => {
-    const states = new States(10);
+    const states = new States(10, () => false);
     const owner = { over: false };
     const turn = (keyName: string): Turn => ({ owner, keyName, partition: 7, fence: new Fence(1n, 1n), generation: 1, returned: false });
     const [before, running, after] = [turn("before"), turn("running"), turn("after")];
@@ -465,7 +573,7 @@ describe("a state", () => {
   });
 
   it("is dropped with the others of its key if the next turn asks for none of them", () => {
-    const states = new States(10);
+    const states = new States(10, () => false);
     const owner = { over: false };
     const [first, next] = [1n, 2n].map((turn): Turn => ({ owner, keyName: "k", partition: 7, fence: new Fence(1n, turn), generation: 1, returned: false }));
     askFor(states, first!, "", {});

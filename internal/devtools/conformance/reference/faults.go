@@ -94,6 +94,7 @@ var Faults = map[string]string{
 	"gets-lost":             "state-lost",         // gives the next turn the state that such a handler has
 	"passed-over":           "state-lost",         // gives it the state that such a handler could have had
 	"lost-leaves":           "state-lost",         // such a handler ends during the next turn, whose state remains
+	"lost-once":             "state-lost",         // such a handler keeps states from the next turn, and from no later one
 	"drops-at-drain":        "drain",              // answers nothing for waiting deliveries at SIGTERM
 	"exits-at-once":         "drain",              // ends at SIGTERM
 	"pings-after-close":     "drain",              // sends Pings after its half-close, which resets the stream

@@ -76,7 +76,7 @@ func (s *session) state(d *delivery) {
 	if loads {
 		k = &kept{session: s, partition: d.GetPartition(), generation: d.GetGeneration(), user: d, newest: d.fence}
 		later := s.states[s.stateKey(d)] != nil // a turn that has begun after this one
-		if !later && !s.is("keeps-nothing") && (d.GetGeneration() != 0 || s.is("keeps-zero")) {
+		if !later && !s.besideLost(d) && !s.is("keeps-nothing") && (d.GetGeneration() != 0 || s.is("keeps-zero")) {
 			s.states[s.stateKey(d)] = k
 		}
 	}
@@ -88,6 +88,20 @@ func (s *session) state(d *delivery) {
 		fmt.Fprintf(s.Out, "loaded %d\n", d.instruction.ID)
 	}
 	fmt.Fprintf(s.Out, "state %d %d\n", d.instruction.ID, first)
+}
+
+// besideLost reports whether another handler of the key of d runs that has lost it: it may write after d has loaded. The lock is held.
+func (s *session) besideLost(d *delivery) bool {
+	if s.is("lost-once") || s.is("lost-leaves") {
+		return false
+	}
+	lost := func(other *delivery) bool { return other != d && other.cancelled && s.stateKey(other) == s.stateKey(d) }
+	for _, other := range s.held {
+		if lost(other) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.left, lost)
 }
 
 // leave keeps or drops the state of a key at the end of a turn. The lock is held.
@@ -107,6 +121,7 @@ func (s *session) leave(d *delivery, result *appv1.Result) {
 	default:
 		done = s.is("keeps-failed")
 	}
+	done = done && !s.besideLost(d)
 	switch {
 	case k.user == d && done && (k.asked || s.is("keeps-unasked")):
 		k.user = nil

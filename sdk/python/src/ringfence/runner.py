@@ -222,11 +222,17 @@ class Runner:
         stream.inbox.end(event, answer)
         stream.tell()
 
+    def has_lost(self, key: bytes) -> bool:
+        """Reports whether a handler runs that has lost this key, on any stream: it may still write."""
+        with self.lock:
+            return any(event.key == key for stream in self._streams for event in stream.inbox.lost.values())
+
     def cancel(self, events: Iterable[Event], cause: type[Cancelled]) -> None:
         """Cancels running handlers, and logs it once all are cancelled. The first cause counts."""
         cancelled: list[Event] = []
         for event in events:
             with self.lock:
+                self.states.lose(event.key)
                 if event._cause is not None:
                     continue
                 event._cause = cause(_TEXTS[cause])

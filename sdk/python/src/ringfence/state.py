@@ -66,7 +66,7 @@ class States:
         if event.fence < kept.newest:  # it has lost its key to a later turn, and continues
             return None
         if not kept.is_of(event):
-            del self.kept[key]
+            self._drop(key)
             return None
         kept.user, kept.used, kept.newest = event, {}, event.fence
         self.kept.move_to_end(key)
@@ -77,23 +77,42 @@ class States:
         into the first result."""
         with self._lock:
             kept = self._take(event)
-            if kept is None:
-                return self._add(event), None
-            value = kept.values.get(name)
-            if value is not None:
-                kept.used[name] = value
-            return kept, value
+            if kept is not None:
+                value = kept.values.get(name)
+                if value is not None:
+                    kept.used[name] = value
+                return kept, value
+            kept = self._add(event)
+        if kept is not None and kept.stream.runner.has_lost(event.key):  # once they are added: from then on, lose drops them
+            self.lose(event.key)
+            kept = None
+        return kept, None
 
     def _add(self, event: Event) -> _Kept | None:
-        """Makes a turn the user of states that it has not loaded yet: a handler that has lost the key may write and end during the load. Returns None
-        if the turn may leave none. The lock is held."""
+        """Makes a turn the user of states that it has not loaded yet: a handler may lose the key, write and end during the load. Returns None if the
+        turn may leave none. The lock is held."""
         key, stream = event.key, event._stream
         if not self._most or not event._generation or stream is None or event._cause is not None or key in self.kept:  # the states of a later turn
             return None
         kept = self.kept[key] = _Kept(event, stream)
         if len(self.kept) > self._most:
-            self.kept.popitem(last=False)
+            self._drop(next(iter(self.kept)))
         return kept
+
+    def _drop(self, key: bytes) -> None:
+        """Drops the states of a key. The lock is held."""
+        user = self.kept.pop(key).user
+        if user is not None:
+            user._generation = 0  # its handler may still change what it has here, so what it loads from now on is not kept
+
+    def lose(self, key: bytes) -> None:
+        """Drops the states of a key that a running handler has lost: a later turn may have loaded them before the handler's last write. Until it
+        has returned, :meth:`Runner.has_lost` keeps further ones away."""
+        if not self.kept:
+            return
+        with self._lock:
+            if key in self.kept:
+                self._drop(key)
 
     def put(self, event: Event, kept: _Kept, name: str, value: object) -> None:
         """Keeps a state that a handler has loaded, unless those of its turn were dropped meanwhile."""
@@ -106,8 +125,8 @@ class States:
                 kept.values[name] = kept.used[name] = value
 
     def ended(self, event: Event, done: bool) -> None:
-        """Ends a turn. If its handler has done its work, what it has asked for is kept; all else of the key is dropped. So a handler that had lost
-        the key drops what the turn that runs now has: that may have loaded it before this one's last write."""
+        """Ends a turn. If its handler has done its work, what it has asked for is kept; all else of the key is dropped. So a handler whose loss of
+        the key nobody has noticed drops what the turn that runs now has: that may have loaded it before this one's last write."""
         key, stream = event.key, event._stream
         with self._lock:
             kept = self.kept.get(key)
@@ -116,7 +135,7 @@ class States:
             if kept.user is event and done and kept.used and stream is not None and not stream.over:  # it would keep an ended stream in memory
                 kept.user, kept.values, kept.used = None, kept.used, {}
             else:
-                del self.kept[key]
+                self._drop(key)
 
     def forget(self, stream: Stream, partitions: Container[int] | None = None) -> None:
         """Drops the states of partitions that a router takes back, or all of a stream."""
@@ -124,7 +143,7 @@ class States:
             return
         with self._lock:
             for key in [key for key, kept in self.kept.items() if kept.stream is stream and (partitions is None or kept.partition in partitions)]:
-                del self.kept[key]
+                self._drop(key)
 
 
 def state(event: Event, load: Callable[[], V], name: str) -> V:

@@ -272,6 +272,16 @@ final class Inbox<T extends Inbox.Item> {
         return lost.size;
     }
 
+    /** Whether a handler runs that was cancelled for good and that hits. */
+    boolean hasLate(Predicate<? super T> hit) {
+        for (Item item = lost.head; item != null; item = item.next) {
+            if (hit.test(cast(item))) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     /** How many deliveries have not started. */
     int waiting() {
         return waiting.size;

@@ -357,10 +357,29 @@ final class Runner {
         cancel(all, why);
     }
 
+    /** Reports whether a handler of a key runs that has lost it, on any stream: it may still write. */
+    boolean hasLost(String key) {
+        lock.lock();
+        try {
+            for (Stream stream : watched) {
+                if (stream.inbox.hasLate(event -> event.keyText().equals(key))) {
+                    return true;
+                }
+            }
+            return false;
+        } finally {
+            lock.unlock();
+        }
+    }
+
     /** Cancels running handlers: first all of them, then the log. */
     void cancel(List<Event> events, Event.Cancellation why) {
         if (events.isEmpty()) {
             return;
+        }
+        Stream present = live; // the present turns of their keys may be on the next stream
+        if (present != null && present.states.any()) {
+            events.forEach(event -> present.states.lose(event.keyText()));
         }
         events.removeIf(event -> !event.cancel(why));
         for (Event event : events) {

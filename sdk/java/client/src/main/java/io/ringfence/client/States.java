@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.IntPredicate;
+import java.util.function.Predicate;
 
 /**
  * The values that the turns of keys on one stream have left for the next ones. Whatever is in doubt is dropped: a value that is
@@ -38,6 +39,13 @@ final class States {
         boolean isFor(Event event) {
             return user == null && generation == event.generation && token == event.fencingToken();
         }
+
+        /** Lets the turn that has them leave none: its handler may still change these, so what it loads from now on is not kept. */
+        void drop() {
+            if (user != null) {
+                user.generation = 0;
+            }
+        }
     }
 
     /** Classes of values that no handler can change in place, beside enums and times: after a write of the handler they would be outdated. */
@@ -45,15 +53,17 @@ final class States {
             Float.class, Double.class, BigInteger.class, BigDecimal.class);
 
     private final ReentrantLock lock = new ReentrantLock();
+    private final Predicate<String> hasLost; // whether a handler of a key runs that has lost it, on any stream: it may write. Not called with the lock
 
     // Guarded by the lock.
     private int max; // 0 after the end of the stream
     private final Map<String, Kept> byKey = new LinkedHashMap<>(16, 0.75f, true); // the last used comes last
     private volatile int size; // of byKey: read without the lock, since a handler that uses no state looks at nothing else
 
-    /** Keeps the states of at most {@code max} keys. */
-    States(int max) {
+    /** Keeps the states of at most {@code max} keys. {@code hasLost} tells whether a handler of a key runs that has lost it. */
+    States(int max, Predicate<String> hasLost) {
         this.max = max;
+        this.hasLost = hasLost;
     }
 
     /** Whether there are states. */
@@ -91,10 +101,16 @@ final class States {
     /** Returns the state that the last turn has left, or loads it. */
     @SuppressWarnings("unchecked") // a value was loaded as one of this type
     <T, X extends Exception> T of(Event event, Class<T> type, Loader<? extends T, X> load) throws X {
+        String key = event.keyText();
         Kept kept;
+        boolean added = false;
         lock.lock();
         try {
-            kept = take(event);
+            kept = byKey.get(key);
+            if (kept == null || kept.user != event) {
+                kept = add(event, key, kept);
+                added = kept != null;
+            }
             Object left = kept == null ? null : kept.values.get(type);
             if (left != null) {
                 kept.used.put(type, left);
@@ -102,6 +118,9 @@ final class States {
             }
         } finally {
             lock.unlock();
+        }
+        if (added && hasLost.test(key)) { // once they are added: from then on, lose drops them
+            lose(key);
         }
         T loaded = load.load();
         if (kept != null && loaded != null && !isFixed(loaded)) {
@@ -111,23 +130,21 @@ final class States {
     }
 
     /**
-     * Returns the states that the turn has, or to which it may add what it loads; null: it may not. A turn has them before it loads them: a handler
-     * that has lost the key may write and end during the load. The lock is held.
+     * Makes a turn the user of states that it has not loaded yet: a handler may lose the key, write and end during the load. Returns null if the
+     * turn may leave none. {@code present} are the states of the key, or null. The lock is held.
      */
-    private Kept take(Event event) {
-        String key = event.keyText();
-        Kept kept = byKey.get(key);
-        if (kept != null && kept.user == event) {
-            return kept;
-        }
+    private Kept add(Event event, String key, Kept present) {
         // A task that the handler left behind leaves nothing. The states may be those of a later turn: then the handler continues without its key.
-        if (max == 0 || event.generation == 0 || event.hasReturned() || kept != null && event.fence().isBefore(kept.newest)) {
+        if (max == 0 || event.generation == 0 || event.hasReturned() || present != null && event.fence().isBefore(present.newest)) {
             return null;
         }
-        kept = new Kept(event);
+        if (present != null) {
+            remove(key);
+        }
+        Kept kept = new Kept(event);
         byKey.put(key, kept);
         if (byKey.size() > max) {
-            byKey.remove(byKey.keySet().iterator().next());
+            remove(byKey.keySet().iterator().next());
         }
         size = byKey.size();
         return kept;
@@ -151,14 +168,29 @@ final class States {
     }
 
     private void remove(String key) {
-        byKey.remove(key);
+        byKey.remove(key).drop();
         size = byKey.size();
+    }
+
+    /** Drops the states of a key that a running handler has lost: a later turn may have loaded them before the handler's last write. */
+    void lose(String key) {
+        if (!any()) {
+            return;
+        }
+        lock.lock();
+        try {
+            if (byKey.containsKey(key)) {
+                remove(key);
+            }
+        } finally {
+            lock.unlock();
+        }
     }
 
     /**
      * Called when a handler has returned. If {@code done}, the values that it has asked for are kept: it has succeeded while the key was its
-     * own. All others of the key are dropped. So a handler that had lost its key drops those of the turn that runs now: that may have loaded them
-     * before this one's last write.
+     * own. All others of the key are dropped. So a handler whose loss of the key nobody has noticed drops those of the turn that runs now: that may
+     * have loaded them before this one's last write.
      */
     void ended(Event event, boolean done) {
         if (!any()) {
@@ -190,7 +222,13 @@ final class States {
         }
         lock.lock();
         try {
-            byKey.values().removeIf(kept -> partitions.test(kept.partition));
+            byKey.values().removeIf(kept -> {
+                boolean hit = partitions.test(kept.partition);
+                if (hit) {
+                    kept.drop();
+                }
+                return hit;
+            });
             size = byKey.size();
         } finally {
             lock.unlock();

@@ -105,7 +105,7 @@ final class Stream {
         this.runner = runner;
         this.timer = timer;
         this.call = channel.newCall(Codec.WORK, CallOptions.DEFAULT);
-        this.states = new States(runner.options.stateMax);
+        this.states = new States(runner.options.stateMax, runner::hasLost);
         this.sender = new Sender(channel, runner.options, Runnable::run); // a thread of a handler waits: nothing else is run by an answer
     }
 

@@ -91,7 +91,7 @@ class StatesTest {
                 new Turn(2, 2, true, true, false),
                 new Turn(0, 2, true, true, true),
                 new Turn(0, 2, true, true, true));
-        States states = new States(10);
+        States states = new States(10, key -> false);
         for (int i = 0; i < turns.size(); i++) {
             Turn turn = turns.get(i);
             Event event = begin(states, event(new byte[] {'k'}, turn.token, i + 1, turn.generation));
@@ -106,7 +106,7 @@ class StatesTest {
 
     @Test
     void aTurnWithoutItsStateDropsIt() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         assertTrue(turnLoads(states, event("k", 1)));
         end(states, begin(states, "k", 2), true);
         assertFalse(states.any());
@@ -116,7 +116,7 @@ class StatesTest {
     /** Of several values of a key, those are kept that the turn has asked for. */
     @Test
     void eachClassHasItsOwnValue() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         Cart cart = new Cart();
         Address address = new Address();
         Event first = begin(states, "k", 1);
@@ -135,7 +135,7 @@ class StatesTest {
     /** A value that no handler can change in place would be outdated after a write. */
     @Test
     void aValueThatCannotBeChangedIsNotKept() throws Exception {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         for (Object value : List.of("text", 5, 5L, 1.5, true, 'c', BigDecimal.ONE, Thread.State.NEW, Instant.EPOCH, Duration.ZERO)) {
             Event event = begin(states, "k", 1);
             assertEquals(value, states.of(event, Object.class, () -> value));
@@ -151,7 +151,7 @@ class StatesTest {
     /** What a load throws reaches the handler, and null too; neither is kept. */
     @Test
     void loadsThatFail() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         Event event = begin(states, "k", 1);
         IOException failure = new IOException("no database");
         assertSame(failure, assertThrows(IOException.class, () -> states.of(event, Cart.class, () -> {
@@ -175,7 +175,7 @@ class StatesTest {
     /** They are different keys, which as text would be one. */
     @Test
     void keysThatAreNoText() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         assertTrue(turnLoads(states, event(new byte[] {(byte) 0xff}, 1, 1, 1)));
         assertTrue(turnLoads(states, event(new byte[] {(byte) 0xfe}, 1, 2, 1)), "another key has the state");
         assertFalse(turnLoads(states, event(new byte[] {(byte) 0xff}, 1, 3, 1)));
@@ -184,7 +184,7 @@ class StatesTest {
     /** A handler that has lost its key leaves nothing, and takes nothing from the turn after it. */
     @Test
     void aHandlerThatGoesOn() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         Event lost = begin(states, "k", 1);
         loads(states, lost);
         Event second = begin(states, "k", 2);
@@ -204,7 +204,7 @@ class StatesTest {
     /** It may have written after the next turn had begun to load. */
     @Test
     void aHandlerThatGoesOnAndEndsDuringALoad() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         Event lost = begin(states, "k", 1);
         Event second = begin(states, "k", 2);
         states.of(second, Cart.class, () -> {
@@ -219,7 +219,7 @@ class StatesTest {
     /** It may have written something before it lost the key, though it has not asked for the state. */
     @Test
     void aHandlerThatGoesOnAndHasNotAsked() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         turnLoads(states, event("k", 1));
         Event lost = begin(states, "k", 2);
         assertTrue(turnLoads(states, event("k", 3)), "a turn got the state of the last but one");
@@ -229,7 +229,7 @@ class StatesTest {
     /** Its thread stood still before it called the handler, and a later turn of the key has begun meanwhile. */
     @Test
     void aHandlerThatBeginsLate() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         turnLoads(states, event("k", 1));
         assertFalse(turnLoads(states, event("k", 3)));
         Event late = begin(states, "k", 2);
@@ -243,7 +243,7 @@ class StatesTest {
     /** Its writes may be the last ones. */
     @Test
     void aLostHandlerThatEndsLast() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         Event lost = begin(states, "k", 1);
         loads(states, lost);
         turnLoads(states, event("k", 2));
@@ -254,7 +254,7 @@ class StatesTest {
     /** A task that a handler has left behind neither gets nor leaves a state: its event would be kept with it. */
     @Test
     void aTaskThatAHandlerLeavesBehind() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         Event first = begin(states, "k", 1);
         turnLoads(states, first);
         assertTrue(loads(states, first));
@@ -267,7 +267,7 @@ class StatesTest {
 
     @Test
     void theLastUsedKeysAreKept() {
-        States states = new States(2);
+        States states = new States(2, key -> false);
         turnLoads(states, event("a", 1));
         turnLoads(states, event("b", 2));
         assertFalse(turnLoads(states, event("a", 3)));
@@ -276,7 +276,7 @@ class StatesTest {
         assertFalse(turnLoads(states, event("a", 5)));
         assertFalse(turnLoads(states, event("c", 6)));
         assertTrue(turnLoads(states, event("b", 7)));
-        States none = new States(0);
+        States none = new States(0, key -> false);
         assertTrue(turnLoads(none, event("a", 1)));
         assertTrue(turnLoads(none, event("a", 2)));
         assertFalse(none.any());
@@ -284,7 +284,7 @@ class StatesTest {
 
     @Test
     void aStreamThatHasEnded() {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         turnLoads(states, event("before", 1));
         Event running = begin(states, "running", 2);
         loads(states, running);
@@ -298,7 +298,7 @@ class StatesTest {
     /** A state must not keep its event, which shares the memory of its whole frame. */
     @Test
     void stateKeepsNoFrame() throws InterruptedException {
-        States states = new States(10);
+        States states = new States(10, key -> false);
         WeakReference<Event> event = usedUp(states);
         long end = System.nanoTime() + Duration.ofSeconds(30).toNanos();
         while (event.get() != null && System.nanoTime() - end < 0) {
@@ -315,9 +315,46 @@ class StatesTest {
         return new WeakReference<>(event);
     }
 
+    /** No turn gets or leaves a state while such a handler runs: it may have written since the turn before had loaded. */
+    @Test
+    void aHandlerThatGoesOnForFurtherTurns() {
+        boolean[] runs = new boolean[1];
+        States states = new States(10, key -> runs[0] && key.equals("k"));
+        Event lost = begin(states, "k", 1);
+        Event second = begin(states, "k", 2);
+        loads(states, second);
+        runs[0] = true; // which is noticed only now
+        states.lose("k");
+        end(states, second, true);
+        for (long turn = 3; turn < 6; turn++) {
+            assertTrue(turnLoads(states, event("k", turn)), "turn " + turn);
+            assertEquals(turn == 3, turnLoads(states, event("other", turn)));
+        }
+        Event sixth = begin(states, "k", 6);
+        loads(states, sixth);
+        end(states, lost, false);
+        runs[0] = false;
+        loads(states, sixth);
+        end(states, sixth, true);
+        assertTrue(turnLoads(states, event("k", 7)), "the sixth turn may have changed what it had loaded first");
+        assertFalse(turnLoads(states, event("k", 8)));
+    }
+
+    /** A handler whose state was dropped may still change that, and not what it has loaded since. */
+    @Test
+    void aStateThatIsLoadedTwice() {
+        States states = new States(1, key -> false);
+        Event first = begin(states, "k", 1);
+        loads(states, first);
+        loads(states, begin(states, "other", 2)); // there is room for one key
+        assertTrue(loads(states, first));
+        end(states, first, true);
+        assertTrue(turnLoads(states, event("k", 3)));
+    }
+
     /**
-     * For any turns in any order, also such that overlap because a handler goes on without its key: a turn gets what the turn before has left on
-     * the same stream with the same token and generation, or loads.
+     * For any turns in any order, also such that overlap because a handler goes on without its key and writes: a turn gets what the turn before has
+     * left on the same stream with the same token and generation, or loads. What it gets is what the database has.
      *
      * <p>{@code -Dringfence.seed=N} replays one run.
      */
@@ -344,11 +381,18 @@ class StatesTest {
         private static final List<Class<?>> CLASSES = List.of(Cart.class, Address.class);
         private static final int KEYS = 3;
 
+        private static final class Row {
+            private int n;
+        }
+
         /** One turn of a key. */
         private static final class Turn {
             private Event event;
             private States on;
             private boolean lost; // another turn of the key has begun
+            private boolean noticed; // that it is lost
+            private boolean wrote; // before it has asked
+            private final Map<Class<?>, List<Row>> values = new HashMap<>(); // all that it has asked for: several if some were dropped
             private boolean ended;
             private boolean done;
             private boolean disturbed; // what it has, or has left, may be dropped
@@ -363,6 +407,8 @@ class StatesTest {
         private final Turn[] newest = new Turn[KEYS]; // by key
         private final List<Turn> all = new ArrayList<>();
         private final long[] token = {1, 1, 1};
+        private final int[][] rows = new int[KEYS][CLASSES.size()]; // the database: the number of the last write
+        private int writes;
         private long turns;
         private int hits;
         private int misses;
@@ -370,19 +416,21 @@ class StatesTest {
         RandomRun(long seed) {
             random = new Random(seed);
             max = 1 + random.nextInt(KEYS + 1);
-            states = new States(max);
+            states = new States(max, this::hasLost);
         }
 
         void steps(int n) {
             for (int i = 0; i < n; i++) {
                 int key = random.nextInt(KEYS);
-                switch (random.nextInt(24)) {
+                switch (random.nextInt(28)) {
                     case 0 -> begin(key);
                     case 1 -> askBehind();
                     case 2 -> forget(key);
                     case 3 -> nextStream();
                     case 4 -> end(any());
                     case 5 -> ask(any());
+                    case 6, 7, 8 -> write(any());
+                    case 9 -> notice(any());
                     default -> step(key);
                 }
                 assertTrue(states.size() <= max, states.size() + " keys have states, want at most " + max);
@@ -398,6 +446,44 @@ class StatesTest {
                 ask(turn);
             } else {
                 end(turn);
+            }
+        }
+
+        private boolean hasLost(String key) {
+            return all.stream().anyMatch(turn -> turn.noticed && !turn.ended && turn.event.keyText().equals(key));
+        }
+
+        /** Notices that a turn has lost its key. */
+        private void notice(Turn turn) {
+            if (turn == null || !turn.lost || turn.ended || turn.noticed) {
+                return;
+            }
+            turn.noticed = true;
+            states.lose(turn.event.keyText());
+            disturb(newest[turn.event.partition]);
+        }
+
+        /** The writes of another turn and of this one may be in any order. */
+        private static void disturb(Turn turn) {
+            turn.disturbed = true;
+            turn.before = Map.of();
+            turn.has.clear();
+        }
+
+        private void write(Turn turn) {
+            if (turn == null || turn.ended) {
+                return;
+            }
+            writes++;
+            turn.wrote |= turn.values.isEmpty();
+            for (int i = 0; i < CLASSES.size(); i++) {
+                List<Row> values = turn.values.getOrDefault(CLASSES.get(i), List.of());
+                if (!values.isEmpty()) {
+                    values.get(random.nextInt(values.size())).n = writes;
+                }
+                if (turn.wrote || !values.isEmpty()) {
+                    rows[turn.event.partition][i] = writes;
+                }
             }
         }
 
@@ -429,11 +515,13 @@ class StatesTest {
 
         @SuppressWarnings("unchecked") // the type is only a name
         private void ask(Turn turn) {
-            if (turn == null) {
+            if (turn == null || turn.wrote && !turn.ended) {
                 return;
             }
-            Class<?> type = CLASSES.get(random.nextInt(CLASSES.size()));
-            Object fresh = new Object();
+            int at = random.nextInt(CLASSES.size());
+            Class<?> type = CLASSES.get(at);
+            Row fresh = new Row();
+            fresh.n = rows[turn.event.partition][at];
             Object got = turn.on.of(turn.event, (Class<Object>) type, () -> fresh);
             if (turn.ended) {
                 assertSame(fresh, got, "a task that a handler has left behind got a state");
@@ -447,7 +535,9 @@ class StatesTest {
                 hits++;
                 assertNotNull(should, "a turn got what the turn before has not left");
                 assertSame(should, got, "a turn got what the turn before has not left");
+                assertTrue(turn.values.containsKey(type) || ((Row) got).n == fresh.n, "a turn got what the database does not have");
             }
+            turn.values.computeIfAbsent(type, none -> new ArrayList<>()).add((Row) got);
             if (turn.has.isEmpty() && turn.before.isEmpty()) {
                 turn.gets = max >= KEYS && turn.event.generation != 0; // from now on it has what it has asked for
             }
@@ -466,13 +556,16 @@ class StatesTest {
             if (turn == null || turn.ended) {
                 return;
             }
+            if (turn.lost && random.nextInt(3) > 0) {
+                return;
+            }
+            // The check of deadlines takes less time than a turn: the router waits longer for the deadline of a handler.
+            all.stream().filter(other -> other.event.partition == turn.event.partition).forEach(this::notice);
             turn.ended = true;
             turn.done = !turn.lost && random.nextInt(6) != 0;
             Turn later = newest[turn.event.partition];
             if (later != turn) {
-                later.disturbed = true; // the writes of the two may be in any order
-                later.before = Map.of();
-                later.has.clear();
+                disturb(later);
             }
             StatesTest.end(turn.on, turn.event, turn.done);
             if (turn.on != states) {
@@ -488,7 +581,8 @@ class StatesTest {
                 return;
             }
             turn.before = Map.of();
-            turn.has.clear(); // it may ask again, and leave that
+            turn.has.clear();
+            turn.gets = false; // it may ask again, and leaves that only if it had nothing before
         }
 
         private void nextStream() {
@@ -497,7 +591,7 @@ class StatesTest {
             }
             States old = states;
             old.close();
-            states = new States(max);
+            states = new States(max, this::hasLost);
             Stream.concat(all.stream(), Arrays.stream(newest)).filter(Objects::nonNull).forEach(turn -> {
                 turn.before = Map.of();
                 turn.has.clear();
