@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,21 +22,29 @@ type connections struct {
 	mu         sync.Mutex // guards the fields below, and those of all connections
 	connection *laneConn  // of what begins now
 	old        map[*laneConn]struct{}
+	patience   time.Duration // how old a connection must be before a call replaces it on which nothing was ever heard
 	closed     bool
 }
 
 // laneConn is one connection.
 type laneConn struct {
 	conn  *grpc.ClientConn
+	made  clock.Instant
 	heard clock.Instant // when it was made, or the newest message came
+	ever  bool          // a message has come
 	open  int           // streams
 }
 
 func newConnections(now func() clock.Instant, dial func() (*grpc.ClientConn, error)) (*connections, error) {
-	c := &connections{dial: dial, now: now, old: make(map[*laneConn]struct{})}
+	c := &connections{dial: dial, now: now, old: make(map[*laneConn]struct{}), patience: redialLeast}
 	conn, err := dial()
-	c.connection = &laneConn{conn: conn, heard: now()}
+	c.connection = c.made(conn)
 	return c, err
+}
+
+func (c *connections) made(conn *grpc.ClientConn) *laneConn {
+	now := c.now()
+	return &laneConn{conn: conn, made: now, heard: now}
 }
 
 // Invoke implements grpc.ClientConnInterface. Lanes have no use for it: their requests are streams, too.
@@ -78,19 +87,39 @@ func (c *connections) Close() error {
 func (c *connections) silent(since clock.Instant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || since.Before(c.connection.heard) {
+	c.replace(since)
+}
+
+// unanswered is silent for a call that has ended by its deadline. A connection on which nothing was ever heard may still be in the making: each one that
+// calls replace in a row has twice the time of the one before, connectMax at most. Otherwise calls with a timeout shorter than that would never connect.
+func (c *connections) unanswered(since clock.Instant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	never := !c.connection.ever
+	if never && c.now().Sub(c.connection.made) < c.patience {
 		return
+	}
+	if c.replace(since) && never {
+		c.patience = min(2*c.patience, connectMax)
+	}
+}
+
+// replace reports whether it has replaced the connection. The lock is held.
+func (c *connections) replace(since clock.Instant) bool {
+	if c.closed || since.Before(c.connection.heard) {
+		return false
 	}
 	conn, err := c.dial()
 	if err != nil { // as of options, which were good before
-		return
+		return false
 	}
 	if c.connection.open > 0 {
 		c.old[c.connection] = struct{}{}
 	} else {
 		_ = c.connection.conn.Close()
 	}
-	c.connection = &laneConn{conn: conn, heard: c.now()}
+	c.connection = c.made(conn)
+	return true
 }
 
 func (c *connections) ended(lc *laneConn) {
@@ -121,11 +150,15 @@ func (s *onConnection) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	switch status.Code(err) {
 	case codes.DeadlineExceeded:
-		s.connections.silent(s.begun)
+		s.connections.unanswered(s.begun)
 	case codes.Canceled:
-	default:
+	case codes.Unavailable: // as of a connection that was refused
 		s.connections.mu.Lock()
 		s.connection.heard = s.connections.now()
+		s.connections.mu.Unlock()
+	default:
+		s.connections.mu.Lock()
+		s.connection.heard, s.connection.ever, s.connections.patience = s.connections.now(), true, redialLeast
 		s.connections.mu.Unlock()
 	}
 	return err

@@ -272,7 +272,7 @@ func unary(ctx context.Context, conn grpc.ClientConnInterface, method string, re
 	if err != nil {
 		// The next one gets another attempt to connect, unless this one has had little time.
 		if lane != nil && !connected.Load() && status.Code(err) == codes.DeadlineExceeded && lane.now().Sub(begun) >= redialLeast {
-			lane.silent(begun)
+			lane.unanswered(begun)
 		}
 		return attempt{connected: connected.Load()}, err
 	}

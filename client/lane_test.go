@@ -144,6 +144,38 @@ func TestCallsAfterAConnectionThatIsNeverMade(t *testing.T) {
 	})
 }
 
+// TestCallsWhoseTimeoutIsShorterThanConnecting: each replaces the attempt to connect of those before it, but not before that has had its time.
+func TestCallsWhoseTimeoutIsShorterThanConnecting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listener, server := bufconn.Listen(1<<16), grpc.NewServer()
+		lanev1.RegisterLaneServiceServer(server, new(reader))
+		go func() { _ = server.Serve(listener) }()
+		defer server.Stop()
+		begun := time.Now()
+		lane, err := client.Dial("router:1", client.WithLeaseClock(&lender{begun: begun}), client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
+			select {
+			case <-time.After(6 * time.Second): // it is far, or busy
+				return listener.DialContext(ctx)
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = lane.Close() }()
+		for {
+			_, err := lane.Invoke(t.Context(), "k", "do", nil, client.WithCallTimeout(300*time.Millisecond))
+			if err == nil {
+				return
+			}
+			if after := time.Since(begun); after > time.Minute {
+				t.Fatalf("after %v: %v", after, err)
+			}
+		}
+	})
+}
+
 // TestTooLargeRequestsAreNotSent: gRPC answers what is larger than a router reads with the status that means "again", so it must not get there.
 func TestTooLargeRequestsAreNotSent(t *testing.T) {
 	t.Parallel()

@@ -135,8 +135,8 @@ func (a *auditedLog) show(p *page) {
 		{"geneses, epochs", fmt.Sprintf("%d, %d", c.Geneses, c.Epochs), "the tokens of each new tenure"},
 		{"tenures", count(c.Tenures), ""},
 		{"Beats", count(c.Beats), fmt.Sprintf("%d of them with the hash of all records before", c.Prefixes)},
-		{"partitions acquired", count(c.Acquired), "each under a tenure of the Beat's sender"},
-		{"tenures released", count(c.Released), ""},
+		{"tenures acquired", count(c.Acquired), "each of them the Beat's sender's"},
+		{"tenures released", count(c.Released), "by their owner, or proven over by the next one; a Genesis ends the others before it"},
 		{"Snaps", count(c.Snaps), "each against the state at its Hello"},
 	})
 	if c.Later > 0 {

@@ -387,10 +387,23 @@ func (d *doctor) delays(ctx context.Context, admin pulsaradmin.Client, path stri
 		return nil
 	}
 	if p.Active && p.Tick < safeTick && strings.HasPrefix(d.brokerVersion, "5.0.") {
-		d.warn("policy delayedDelivery", fmt.Sprintf("set its tick time to %d ms at %s", safeTick, path),
+		d.warn("policy delayedDelivery", p.longerTick(path),
 			"the tick time is %d ms: Pulsar 5.0.1 then delivers retries and timers only when something else is published in their topic", p.Tick)
 	}
 	return p
+}
+
+// longerTick is the command by which a topic, or a namespace, gets the safe tick. Without the longest delay it would lose that.
+func (p *delayPolicy) longerTick(path string) string {
+	command := "pulsar-admin topics set-delayed-delivery " + strings.Replace(path, "/", "://", 1)
+	if namespace, is := strings.CutPrefix(path, "namespaces/"); is {
+		command = "pulsar-admin namespaces set-delayed-delivery " + namespace
+	}
+	command += fmt.Sprintf(" --enable --time %ds", safeTick/1000)
+	if p.Max > 0 {
+		command += fmt.Sprintf(" --maxDelay %ds", (p.Max+999)/1000)
+	}
+	return "set its tick time to that of brokers: " + command
 }
 
 // ttl asks for the seconds after which the messages of a topic, or of a namespace, expire, 0 for never. known is false if the broker does not tell.

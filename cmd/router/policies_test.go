@@ -193,6 +193,17 @@ func TestDoctorOfPolicies(t *testing.T) {
 			if len(unwell) != want || want > 0 && (unwell[0].Result != resultWarn || !strings.Contains(unwell[0].Says, "the tick time is 100 ms")) {
 				t.Errorf("Pulsar %s: found %+v", version, unwell)
 			}
+			if want == 0 {
+				continue
+			}
+			const command = "pulsar-admin topics set-delayed-delivery persistent://public/default/orders-orders-RETRY --enable --time 1s"
+			if !strings.HasSuffix(unwell[0].Advice, ": "+command) {
+				t.Errorf("it advises %q, want %q", unwell[0].Advice, command)
+			}
+		}
+		limited := &delayPolicy{Max: 86_400_000}
+		if says, want := limited.longerTick("namespaces/public/default"), "pulsar-admin namespaces set-delayed-delivery public/default --enable --time 1s --maxDelay 86400s"; !strings.HasSuffix(says, ": "+want) {
+			t.Errorf("of a namespace that limits delays it advises %q, want %q", says, want)
 		}
 	})
 	t.Run("limits of the namespace, and of a topic that may have more", func(t *testing.T) {

@@ -31,7 +31,7 @@ func (o *Options) once(s Sent) string {
 	if o.Again {
 		return s.Letter
 	}
-	return string(s.Identity)
+	return string(s.Identity) + s.Topic
 }
 
 // List calls show with the letters that are selected, and returns what it read.
@@ -153,7 +153,7 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 	defer func() { c.Missing, c.Unsure = targets.missing(), append(c.Unsure, targets.unsure...) }()
 	c.Reach, err = b.letters(ctx, func(l *received) error {
 		c.Read++
-		id := Sent{l.ID.String(), l.identity(l.origin())}
+		id := l.sent()
 		if memory.letters[id.Letter] { // selected or not: an act has sent it, and the ack was lost
 			c.SentBefore++
 			return remove(l)
@@ -166,7 +166,7 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 			c.obstacle(why)
 			return nil
 		}
-		if memory.repeats(&l.Letter, id.Identity) && !o.Again {
+		if memory.repeats(&l.Letter, id) && !o.Again {
 			c.Repeated++
 			return remove(l)
 		}

@@ -17,7 +17,7 @@
 //
 // Anyone who may produce to the dead letter topic can write anything into it. A letter's claims
 // choose neither a topic outside of the settings nor, by a false id, the end of another letter:
-// letters are the same only if they have the same original and the same content. Anyone who may produce
+// letters are the same only if they have the same original, the same topic and the same content. Anyone who may produce
 // to the replays topic can make letters count as sent.
 //
 // # Concurrency

@@ -161,6 +161,12 @@ func newLetter(m message, x key.Extractor) Letter {
 // origin returns the id of the original. A letter that names none is an original itself.
 func (l *Letter) origin() string { return cmp.Or(l.Original, l.ID.String()) }
 
+// sent returns the names of the letter in a record.
+func (l *Letter) sent() Sent {
+	mark := sha256.Sum256([]byte(l.Topic)) // a stranger may claim a topic of any length
+	return Sent{Letter: l.ID.String(), Identity: l.identity(l.origin()), Topic: hex.EncodeToString(mark[:8])}
+}
+
 // Reasons for which a letter cannot be sent again.
 const (
 	ObstacleBatched   = "shares an entry with other messages, so no router wrote it"

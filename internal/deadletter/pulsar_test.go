@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -243,7 +244,7 @@ func (g *group) interrupt(sent int, numbers ...int) {
 		if err != nil || !slices.Contains(numbers, n) {
 			return err
 		}
-		e := batched{outgoing: l.again(g.topic, l.origin(), map[string]string{PropertyReplayLetter: l.ID.String()}), sent: Sent{l.ID.String(), l.identity(l.origin())}}
+		e := batched{outgoing: l.again(g.topic, l.origin(), map[string]string{PropertyReplayLetter: l.ID.String()}), sent: l.sent()}
 		batch, r.Letters = append(batch, e), append(r.Letters, e.sent)
 		return nil
 	}, nothing)
@@ -489,6 +490,42 @@ func TestForgedCopy(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	g.wantHeld("at the end", "1", "before", "forged")
+}
+
+// TestForgedLetterOfAnotherTopic: a letter with the original and the content of another one, which claims another topic, does not end that one: neither in
+// one act nor in a later one, as of letters that were selected apart.
+func TestForgedLetterOfAnotherTopic(t *testing.T) {
+	t.Parallel()
+	for name, acts := range map[string][]func(first string) Selection{
+		"one act":  {func(string) Selection { return Selection{} }},
+		"two acts": {func(first string) Selection { return Selection{IDs: []string{first}} }, func(string) Selection { return Selection{} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, 0)
+			g.keep(g.topic, "orders")
+			other := pulsartest.Topic(t, 0)
+			g.keep(other, "orders")
+			g.cfg.Topics = append(g.cfg.Topics, other)
+			forged := g.letter(1)
+			forged.Properties[source.PropertyTopic] = other
+			g.publish(g.cfg.LettersTopic, forged)
+			g.letters(1, 1) // the second one is a copy
+			var first string
+			if _, err := g.List(t.Context(), Selection{}, func(l *Letter) error { first = cmp.Or(first, l.ID.String()); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			sent, repeated := 0, 0
+			for _, selects := range acts {
+				c := g.mustReplay(selects(first), nil)
+				sent, repeated = sent+c.Sent, repeated+c.Repeated
+			}
+			if sent != 2 || repeated != 1 {
+				t.Errorf("%d sent, %d repeated, want 2 and 1", sent, repeated)
+			}
+			g.wantHeld("at the end", "1")
+		})
+	}
 }
 
 // TestTrimmedTopic: if the messages that would tell are gone, nothing is sent without consent.

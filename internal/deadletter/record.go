@@ -52,6 +52,19 @@ type Place struct {
 type Sent struct {
 	Letter   string   `json:"letter"`
 	Identity Identity `json:"identity"`
+	Topic    string   `json:"topic,omitempty"` // mark of the topic that the letter claims; "" in records of older releases: any
+}
+
+// copied names a letter as its copy in a topic does, which does not say what topic the letter claimed.
+type copied struct {
+	letter   string
+	identity Identity
+}
+
+// claimed names an event of a topic: a letter that claims another topic is no copy of it.
+type claimed struct {
+	identity Identity
+	topic    string // its mark; "": any
 }
 
 // recordBytesMax bounds a record that is read.
@@ -78,11 +91,11 @@ func decodeRecord(data []byte) (r Record, err error) {
 
 // Memory is what the records of the replays topic say. The zero Memory is not usable.
 type Memory struct {
-	letters    map[string]bool     // that were sent
-	identities map[Identity]string // their events → act
-	foreign    int                 // records that no command of ours wrote
-	open       map[string]Record   // act → its last batch, or its beginning, while it has not ended
-	ends       map[string]actEnd   // act → its end, or its newest record
+	letters map[string]bool    // that were sent
+	events  map[claimed]string // their events → act
+	foreign int                // records that no command of ours wrote
+	open    map[string]Record  // act → its last batch, or its beginning, while it has not ended
+	ends    map[string]actEnd  // act → its end, or its newest record
 }
 
 // actEnd is the end of an act, or of what is known of it.
@@ -92,7 +105,7 @@ type actEnd struct {
 }
 
 func newMemory() *Memory {
-	return &Memory{letters: map[string]bool{}, identities: map[Identity]string{}, open: map[string]Record{}, ends: map[string]actEnd{}}
+	return &Memory{letters: map[string]bool{}, events: map[claimed]string{}, open: map[string]Record{}, ends: map[string]actEnd{}}
 }
 
 // apply adds a record. A batch counts as sent when a later record of its act says so.
@@ -130,15 +143,19 @@ func endOfAct(r Record) actEnd {
 func (m *Memory) noteSent(r Record) {
 	for _, s := range r.Letters {
 		m.letters[s.Letter] = true
-		m.identities[s.Identity] = r.Act
+		m.events[claimed{s.Identity, s.Topic}] = r.Act
 	}
 }
 
 // repeats reports whether a letter is one more of an event that an act has sent. A letter that came after that act is not: the event has
 // run again, under its own id after a reset of the cursor, and has failed again.
-func (m *Memory) repeats(l *Letter, id Identity) bool {
-	act, sent := m.identities[id]
-	return sent && m.ends[act].isAfter(l)
+func (m *Memory) repeats(l *Letter, s Sent) bool {
+	for _, topic := range []string{s.Topic, ""} {
+		if act, sent := m.events[claimed{s.Identity, topic}]; sent && m.ends[act].isAfter(l) {
+			return true
+		}
+	}
+	return false
 }
 
 // isAfter reports whether the act ended after the letter came. It compares places if there are some, since these do

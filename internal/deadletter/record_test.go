@@ -11,7 +11,7 @@ import (
 func sending(act string, letters ...string) Record {
 	r := Record{Act: act, Step: StepSending}
 	for _, l := range letters {
-		r.Letters = append(r.Letters, Sent{l, Identity("of " + l)})
+		r.Letters = append(r.Letters, Sent{Letter: l, Identity: Identity("of " + l)})
 	}
 	return r
 }
@@ -41,7 +41,7 @@ func TestMemory(t *testing.T) {
 		var sent []string
 		for l := range m.letters {
 			sent = append(sent, l)
-			if _, ok := m.identities[Identity("of "+l)]; !ok {
+			if _, ok := m.events[claimed{identity: Identity("of " + l)}]; !ok {
 				t.Errorf("%s: the event of %s is not known", name, l)
 			}
 		}
@@ -58,7 +58,7 @@ func TestRepeats(t *testing.T) {
 	record := func(r Record, seconds int) Record { r.At = at(seconds); return r }
 	began, sent := record(Record{Act: "a", Step: StepBegan}, 0), record(sending("a", "1:1:-1:-1"), 10)
 	ended := record(Record{Act: "a", Step: StepEnded}, 20)
-	again := record(Record{Act: "b", Step: StepSending, Letters: []Sent{{"1:2:-1:-1", sent.Letters[0].Identity}}}, 50)
+	again := record(Record{Act: "b", Step: StepSending, Letters: []Sent{{Letter: "1:2:-1:-1", Identity: sent.Letters[0].Identity}}}, 50)
 	resolved := record(Record{Act: "a", Step: StepResolved, Letters: sent.Letters}, 1000)
 	for name, c := range map[string]struct {
 		records   []Record
@@ -79,8 +79,20 @@ func TestRepeats(t *testing.T) {
 		for _, r := range c.records {
 			m.apply(r)
 		}
-		if got := m.repeats(&Letter{message: message{Published: c.published}}, "of 1:1:-1:-1"); got != c.want {
+		if got := m.repeats(&Letter{message: message{Published: c.published}}, Sent{Identity: "of 1:1:-1:-1"}); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestRepeatsOfOneTopic: a letter that claims another topic is no copy, unless the record is of an older release, which did not note topics.
+func TestRepeatsOfOneTopic(t *testing.T) {
+	for recorded, want := range map[string]bool{"": true, "this": true, "another": false} {
+		m := newMemory()
+		m.apply(Record{Act: "a", Step: StepSending, Letters: []Sent{{Letter: "1:1:-1:-1", Identity: "i", Topic: recorded}}})
+		m.apply(Record{Act: "a", Step: StepEnded, At: time.Unix(1000, 0)})
+		if got := m.repeats(&Letter{}, Sent{Identity: "i", Topic: "this"}); got != want {
+			t.Errorf("recorded with the topic %q: %v, want %v", recorded, got, want)
 		}
 	}
 }
@@ -108,7 +120,7 @@ func TestRepeatsByPlace(t *testing.T) {
 			m.apply(sent)
 			m.apply(ended)
 			l := &Letter{message: message{ID: c.id, Published: ended.At.Add(clock)}}
-			if got := m.repeats(l, sent.Letters[0].Identity); got != c.want {
+			if got := m.repeats(l, sent.Letters[0]); got != c.want {
 				t.Errorf("%s, its clock %v off: %v, want %v", name, clock, got, c.want)
 			}
 			m = newMemory() // interrupted after its second batch, and resolved by the next act
@@ -117,7 +129,7 @@ func TestRepeatsByPlace(t *testing.T) {
 			m.apply(sent)
 			m.apply(second)
 			m.apply(Record{Act: "a", Step: StepResolved, At: ended.At.Add(time.Minute)})
-			if got := m.repeats(l, sent.Letters[0].Identity); got != c.want {
+			if got := m.repeats(l, sent.Letters[0]); got != c.want {
 				t.Errorf("%s, of an interrupted act, its clock %v off: %v, want %v", name, clock, got, c.want)
 			}
 		}

@@ -192,9 +192,9 @@ func (a *acting) record(ctx context.Context, r Record) error {
 // findSent looks for the letters of the last batch of an act that was interrupted, in their topics. With [ErrTrimmed] it returns those
 // that it has found; if these are all, nothing is in doubt.
 func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err error) {
-	wanted := map[Sent]bool{}
+	wanted := map[copied]Sent{}
 	for _, s := range doubt.Letters {
-		wanted[s] = true
+		wanted[copied{s.Letter, s.Identity}] = s
 	}
 	if len(wanted) == 0 {
 		return nil, nil
@@ -208,14 +208,15 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 			} else if late++; late > b.cfg.AheadMax {
 				return errStop
 			}
-			copied := messageOf(m, topic)
-			original := copied.property(PropertyReplayOf)
+			one := messageOf(m, topic)
+			original := one.property(PropertyReplayOf)
 			if original == "" {
 				return nil
 			}
-			if s := (Sent{copied.property(PropertyReplayLetter), copied.identity(original)}); wanted[s] {
+			name := copied{one.property(PropertyReplayLetter), one.identity(original)}
+			if s, is := wanted[name]; is {
 				found = append(found, s)
-				delete(wanted, s)
+				delete(wanted, name)
 			}
 			return nil
 		})

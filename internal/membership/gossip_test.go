@@ -174,19 +174,32 @@ func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
 // Seeds that reach no member are reported, once, and not while other members may be starting.
 func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 	t.Parallel()
-	other := freeAddr(t)
 	nobody, _ := address.Held(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
 	for warning, c := range map[string]struct{ listen, seed string }{
 		"no seed can be resolved":   {"127.0.0.1:0", "dns+nobody.invalid:16652"},
 		"no seed answers":           {"127.0.0.1:0", nobody},
-		"seeds name only this node": {strings.Replace(other, "127.0.0.1", "0.0.0.0", 1), other}, // a seed that just starts may answer like this, too
+		"seeds name only this node": {strings.Replace(taken.Addr().String(), "127.0.0.1", "0.0.0.0", 1), taken.Addr().String()}, // a seed that just starts may answer like this, too
 	} {
 		t.Run(warning, func(t *testing.T) {
 			t.Parallel()
 			cfg := testConfig("alone")
 			cfg.Listen, cfg.Advertise, cfg.Seeds = c.listen, "127.0.0.2:1", []string{c.seed}
 			log := new(warnings)
-			alone := startNodeWith(t, cfg, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+			logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			alone, err := tryNode(t, cfg, nil, nil, logger)
+			for err != nil && strings.Contains(err.Error(), "address already in use") { // as it is here at first; and another process may take an address that was free
+				addr := freeAddr(t)
+				cfg.Listen, cfg.Seeds = strings.Replace(addr, "127.0.0.1", "0.0.0.0", 1), []string{addr}
+				alone, err = tryNode(t, cfg, nil, nil, logger)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
 			attempts := func() float64 {
 				joins := alone.gossip.metrics.joins
 				return testutil.ToFloat64(joins.WithLabelValues("seed", "failed")) + testutil.ToFloat64(joins.WithLabelValues("seed", "unresolved")) +
@@ -389,6 +402,16 @@ func startNodeOf(t *testing.T, cfg Config, settings identity.Identity, log *slog
 
 func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, limiter Limiter, log *slog.Logger) *testNode {
 	t.Helper()
+	n, err := tryNode(t, cfg, settings, limiter, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// tryNode returns the error of a node that cannot listen.
+func tryNode(t *testing.T, cfg Config, settings identity.Identity, limiter Limiter, log *slog.Logger) (*testNode, error) {
+	t.Helper()
 	n := &testNode{
 		settings: settings,
 		name:     cfg.Name, inc: newInc(), grpcAddr: "127.0.0.1:1665", cfg: cfg,
@@ -401,7 +424,7 @@ func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, limit
 		t.Fatal(err)
 	}
 	if err := n.gossip.listen(); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	n.cancel = cancel
@@ -417,7 +440,7 @@ func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, limit
 		}
 	}()
 	t.Cleanup(n.stop)
-	return n
+	return n, nil
 }
 
 func (n *testNode) stop()  { n.end(true) }

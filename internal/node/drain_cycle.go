@@ -92,7 +92,7 @@ var ErrEnding = errors.New("node: shutting down")
 
 // Undrain makes a node that drains or has drained take part again, without a restart:
 // when the drain has ended, a new incarnation joins the group. The channel
-// is closed when that begins, and is closed already if the node does not drain. The
+// is closed when that begins, and is closed already if the drain has ended, or the node does not drain. The
 // error is [ErrEnding], or nil.
 func (n *Node) Undrain() (<-chan struct{}, error) {
 	n.drainCycles.mu.Lock()
@@ -109,6 +109,9 @@ func (n *Node) Undrain() (<-chan struct{}, error) {
 			n.log.Info("rejoining the group once drained")
 		}
 		n.drainCycles.rejoin = true
+		if s.isDrained() {
+			n.nextDrainCycle(s)
+		}
 		signal.Set(n.drainCycles.wanted)
 		return s.over, nil
 	}
@@ -250,17 +253,25 @@ func (n *Node) handOverAll(ctx context.Context) bool {
 // handoverTimeout suffices for all that the window of a node holds by default.
 const handoverTimeout = 10 * time.Second
 
-// beginDrainCycle begins the cycle after s if it was requested.
+// beginDrainCycle reports whether the cycle after s has begun, and begins it if it was requested.
 func (n *Node) beginDrainCycle(s *drainCycle) bool {
 	n.drainCycles.mu.Lock()
 	defer n.drainCycles.mu.Unlock()
+	if signal.IsClosed(s.over) {
+		return true
+	}
 	if !n.drainCycles.rejoin || n.drainCycles.ending {
 		return false
 	}
+	n.nextDrainCycle(s)
+	return true
+}
+
+// nextDrainCycle begins the cycle after s, which has drained. The lock is held.
+func (n *Node) nextDrainCycle(s *drainCycle) {
 	n.drainCycles.rejoin = false
 	n.drainCycles.present = newDrainCycle()
 	n.lane.TakeCalls()
 	n.incarnation.Store(nil) // the previous incarnation's state is stale
 	close(s.over)
-	return true
 }

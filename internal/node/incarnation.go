@@ -106,7 +106,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		return nil, errors.Join(err, group.Wait())
 	}
 	n.rollout.begin()
-	n.self.Store(&ownIncarnation{inc: l.inc, key: l.key})
+	n.self.Store(n.self.Load().next(l.inc, l.key))
 	n.pipeline.SetSelf(l.inc)
 	n.incarnation.Store(l)
 
@@ -264,8 +264,18 @@ func (n *Node) ownershipConfig(l *incarnation) ownership.Config {
 // ownIncarnation is an incarnation of this node, and the key by which it proves itself to peers. The zero value is that of a node
 // that has not had one yet.
 type ownIncarnation struct {
-	inc ownership.Incarnation
-	key ed25519.PrivateKey
+	inc     ownership.Incarnation
+	key     ed25519.PrivateKey
+	earlier []ownership.Incarnation // the newest of this process, the last one last
+}
+
+// earlierMax is how many earlier incarnations are known: tables name one of them at the most, as a rule the last.
+const earlierMax = 16
+
+// next follows o in the same process.
+func (o *ownIncarnation) next(inc ownership.Incarnation, key ed25519.PrivateKey) *ownIncarnation {
+	earlier := o.earlier[max(0, len(o.earlier)-earlierMax+1):]
+	return &ownIncarnation{inc: inc, key: key, earlier: append(slices.Clone(earlier), o.inc)}
 }
 
 func newIncarnation() (inc ownership.Incarnation) {

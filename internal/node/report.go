@@ -231,7 +231,8 @@ const unnamedListedMax = 64
 // Members implements report.Local: this node, the members of its table, and those that gossip knows.
 func (s *reporter) Members() []report.Member {
 	n := s.node
-	self := n.self.Load().inc
+	own := n.self.Load()
+	self := own.inc
 	var members []report.Member
 	seen := map[ownership.Incarnation]bool{}
 	add := func(name string, inc ownership.Incarnation, address string, owned int, listed bool) {
@@ -239,7 +240,7 @@ func (s *reporter) Members() []report.Member {
 			return
 		}
 		seen[inc] = true
-		m := report.Member{Name: name, Incarnation: inc.String(), Address: address, Partitions: owned, Listed: listed, Reach: n.reach.word(inc)}
+		m := report.Member{Name: name, Incarnation: inc.String(), Address: address, Partitions: owned, Listed: listed, Reach: n.reach.word(inc), Over: slices.Contains(own.earlier, inc)}
 		if inc == self {
 			m.Reach = report.ReachSelf
 		}

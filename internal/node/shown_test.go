@@ -163,3 +163,26 @@ func TestListsOfKeysDoNotQueueWithoutEnd(t *testing.T) {
 		t.Errorf("it waited for %v and got %q, want %q", clock.Now().Sub(began), at.Error, tooMany)
 	}
 }
+
+// TestMembersTellsThePastOfThisProcess: the table names the incarnation that has drained until the next one is in it.
+func TestMembersTellsThePastOfThisProcess(t *testing.T) {
+	r, l := standing(t)
+	r.node.incarnation.Store(nil) // whom gossip knows does not matter
+	for range 2 * earlierMax {
+		r.node.self.Store(r.node.self.Load().next(newIncarnation(), nil))
+	}
+	r.node.self.Store(r.node.self.Load().next(l.inc, nil)) // the one in the table
+	if members := r.Members(); len(members) != 1 || members[0].Over || members[0].Reach != report.ReachSelf {
+		t.Errorf("%+v, want this node alone", members)
+	}
+	self := newIncarnation()
+	r.node.self.Store(r.node.self.Load().next(self, nil))
+	for _, m := range r.Members() {
+		if past := m.Incarnation != self.String(); m.Over != past || past && !m.Listed {
+			t.Errorf("%+v, now that this node is %v", m, self)
+		}
+	}
+	if known := len(r.node.self.Load().earlier); known != earlierMax {
+		t.Errorf("%d earlier incarnations are known, want %d", known, earlierMax)
+	}
+}

@@ -38,6 +38,7 @@ type Replay struct {
 type span struct {
 	inc        Incarnation
 	start, dep Position
+	acquired   bool // a Beat says so
 }
 
 // lastBeat holds the data with which the next Beat of an incarnation is compared.
@@ -71,8 +72,8 @@ type Checked struct {
 	Epochs   int      `json:"epochs"`
 	Tenures  int      `json:"tenures"`
 	Beats    int      `json:"beats"`
-	Acquired int      `json:"acquired"` // partitions in Beats
-	Released int      `json:"released"` // tenures that a Beat has ended
+	Acquired int      `json:"acquired"` // tenures that a Beat has acquired: Beats repeat what their sender has acquired
+	Released int      `json:"released"` // tenures that a Beat has ended; not what a Genesis waits for, which may be nothing
 	Prefixes int      `json:"prefixes"` // Beats whose hash of all earlier records was compared
 	Snaps    int      `json:"snaps"`
 
@@ -248,7 +249,7 @@ func (r *Replay) begin(at Position, s *State) {
 	}
 	for p := range r.tenures {
 		for _, t := range s.Pending[p] {
-			r.tenures[p] = append(r.tenures[p], span{t.Inc, t.Start, t.Dep})
+			r.tenures[p] = append(r.tenures[p], span{inc: t.Inc, start: t.Start, dep: t.Dep})
 		}
 		r.tenures[p] = append(r.tenures[p], span{inc: s.Owner(ring.Partition(p)), start: s.Start[p]})
 	}
@@ -361,7 +362,11 @@ func (r *Replay) beat(one read, b *Beat) (reason string) {
 
 func (r *Replay) pendingTenures() (n int) {
 	for p := range r.state.pending.All() {
-		n += len(r.state.Pending[p])
+		for _, t := range r.state.Pending[p] {
+			if !t.Inc.IsZero() { // else ANY, of a Genesis
+				n++
+			}
+		}
 	}
 	return n
 }
@@ -389,15 +394,18 @@ func (r *Replay) knows(b *Beat) string {
 // acquires checks that the sender had a tenure of each partition that it says it has acquired.
 func (r *Replay) acquires(inc Incarnation, b *Beat) string {
 	for p := range b.Acquired.All() {
-		r.checked.Acquired++
 		if int(p) >= len(r.tenures) {
 			return fmt.Sprintf("it acquires partition %d, which there is not", p)
 		}
 		t := r.tenures[p]
-		had := slices.ContainsFunc(t, func(s span) bool {
+		i := slices.IndexFunc(t, func(s span) bool {
 			return s.inc == inc && !b.Applied.Before(s.start) && (s.dep.IsZero() || b.Applied.Before(s.dep))
 		})
-		if !had && !b.Applied.Before(t[0].start) {
+		if i >= 0 && !t[i].acquired {
+			t[i].acquired = true
+			r.checked.Acquired++
+		}
+		if i < 0 && !b.Applied.Before(t[0].start) {
 			return fmt.Sprintf("it acquires partition %d, which it did not own at %v", p, b.Applied)
 		}
 	}

@@ -159,9 +159,11 @@ func (g *Group) find(name string) (Member, error) {
 }
 
 // Members queries all members. A member that does not answer within [AskTimeout], or at whose address another incarnation answers, is listed
-// with the reason.
+// with the reason. Earlier incarnations of this process are left out: the table may name one until the process is back in it, and
+// the process answers for them.
 func (g *Group) Members(ctx context.Context) Members {
 	all := Members{View: g.local.Status().View, Members: g.local.Members()}
+	all.Members = slices.DeleteFunc(all.Members, func(m Member) bool { return m.Over })
 	each(all.Members, func(i int) {
 		m := &all.Members[i]
 		status, err := g.status(ctx, *m)

@@ -86,6 +86,15 @@ func TestFindPrefersWhoIsInTheTable(t *testing.T) {
 	}
 }
 
+// TestMembersLeavesOutThePastOfThisProcess: between an undrain and the next table, the table names the incarnation that has drained.
+func TestMembersLeavesOutThePastOfThisProcess(t *testing.T) {
+	g := &Group{local: fixed{members: []Member{{Name: "a", Incarnation: "old", Listed: true, Over: true}, {Name: "a", Incarnation: "new", Reach: ReachSelf}}}}
+	all := g.Members(t.Context())
+	if len(all.Members) != 1 || all.Members[0].Incarnation != "new" || all.Members[0].Error != "" || len(all.Disagreements) > 0 {
+		t.Errorf("%+v, %q; want the new one, and no disagreement", all.Members, all.Disagreements)
+	}
+}
+
 // fixed is a Local of which only the members are asked.
 type fixed struct {
 	Local
@@ -94,6 +103,7 @@ type fixed struct {
 }
 
 func (f fixed) Members() []Member { return slices.Clone(f.members) }
+func (f fixed) Status() Status    { return Status{} }
 
 func TestProtections(t *testing.T) {
 	with := func(name string, listeners ...Listener) Member {

@@ -232,6 +232,7 @@ type Member struct {
 	Address     string  `json:"address"`           // host:port on which its peers reach it
 	Listed      bool    `json:"listed"`            // in the asked member's table
 	Unnamed     bool    `json:"unnamed,omitempty"` // gossip alone knows it, and the control log does not: it is not asked
+	Over        bool    `json:"-"`                 // the asked process was this incarnation itself, before it drained or lost its ownership
 	Partitions  int     `json:"partitions"`        // that it should act for, by that table
 	Reach       string  `json:"reach"`             // self, alive, dead or unknown, as the asked member finds it
 	Status      *Status `json:"status,omitempty"`  // its own word, unless it did not answer

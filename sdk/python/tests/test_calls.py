@@ -466,6 +466,23 @@ def test_a_dead_connection(style: str) -> None:
         assert proxy.count == 4
 
 
+def test_a_timeout_shorter_than_connecting(style: str) -> None:
+    """Calls replace the attempt to connect of those before them, but not before that has had its time."""
+
+    def answer(request: pb.InvokeRequest, context: grpc.ServicerContext) -> pb.InvokeResponse:
+        return pb.InvokeResponse(outcome=pb.OUTCOME_REPLIED, reply=b"r")
+
+    with LaneServer(answer) as server, Mute(server.endpoint) as proxy, ringfence.Lane(proxy.endpoint) as lane:
+        proxy.connecting = 2.5  # longer than a call waits for its answer
+        until = time.monotonic() + 60
+        while True:
+            try:
+                assert invoke(style, lane, "k", "do", timeout=0.1) == b"r"
+                return
+            except CallError:
+                assert time.monotonic() < until, f"no call has reached the router over {proxy.count} connections"
+
+
 @pytest.mark.parametrize(
     ("key", "payload", "text"),
     [

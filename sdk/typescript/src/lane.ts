@@ -20,6 +20,9 @@ const path = "/ringfence.lane.v1.LaneService/Invoke";
 /** How long the router's answer is waited for after the timeout of a call, in milliseconds. */
 const grace = 1000;
 
+/** How old, in milliseconds, a connection must be before a call replaces it on which nothing was ever heard. */
+const [patienceLeast, patienceMax] = [1000, 10_000];
+
 /** The text of the errors of a lane that was closed. */
 const closedText = "the lane was closed";
 
@@ -97,6 +100,9 @@ interface Connection {
   sockets: Set<Socket>;
   /** When it was made, or the newest answer or frame came: by performance.now(). */
   heardAt: number;
+  madeAt: number;
+  /** An answer or a frame has come. */
+  ever: boolean;
   /** Its calls, Sends and reservations that are under way. */
   open: number;
 }
@@ -115,6 +121,7 @@ export class Lane {
   readonly #clock: () => Clock; // read by reservations alone
   #installed: Promise<Traces | undefined> | undefined; // asked for once: to look for a package that is missing takes long
   readonly #open = new Set<() => void>(); // ends each call, Send and reservation that is under way: gRPC's close lets their streams go on
+  #patience = patienceLeast;
   #closed = false;
 
   /**
@@ -139,7 +146,8 @@ export class Lane {
         ...channelOptions(tls), "grpc.max_receive_message_length": -1, "grpc.initial_reconnect_backoff_ms": 50, "grpc.max_reconnect_backoff_ms": 2000,
         "grpc.use_local_subchannel_pool": 1,
       });
-      return { client, sockets, heardAt: performance.now(), open: 0 };
+      const madeAt = performance.now();
+      return { client, sockets, heardAt: madeAt, madeAt, ever: false, open: 0 };
     };
     this.#connection = this.#connect();
   }
@@ -163,17 +171,35 @@ export class Lane {
    * Replaces the connection if nothing was heard on it since an instant from which on it should have been: its other end may be gone without a word, and
    * gRPC would wait for a quarter of an hour, or for ever while it connects. What is under way on the old one goes on.
    */
-  #silent(since: number): void {
+  #silent(since: number): boolean {
     const old = this.#connection;
-    if (this.#closed || old.heardAt >= since) return;
+    if (this.#closed || old.heardAt >= since) return false;
     this.#connection = this.#connect();
     if (old.open === 0) this.#end(old);
+    return true;
+  }
+
+  /**
+   * Is #silent for a call that has ended by its deadline. A connection on which nothing was ever heard may still be in the making: each one that calls
+   * replace in a row has twice the time of the one before, patienceMax at most. Otherwise calls with a timeout shorter than that would never connect.
+   */
+  #unanswered(since: number): void {
+    const { ever, madeAt } = this.#connection;
+    if (!ever && performance.now() - madeAt < this.#patience) return;
+    if (this.#silent(since) && !ever) this.#patience = Math.min(2 * this.#patience, patienceMax);
   }
 
   /** Notes how a call has ended on a connection that was begun then. */
   #told(connection: Connection, begun: number, failure: { code: number } | null | undefined): void {
-    if (failure?.code === codes.DEADLINE_EXCEEDED) this.#silent(begun);
-    else if (failure?.code !== codes.CANCELLED) connection.heardAt = performance.now();
+    if (failure?.code === codes.DEADLINE_EXCEEDED) this.#unanswered(begun);
+    else if (failure?.code === codes.UNAVAILABLE) connection.heardAt = performance.now(); // as of a connection that was refused
+    else if (failure?.code !== codes.CANCELLED) this.#heard(connection);
+  }
+
+  #heard(connection: Connection): void {
+    connection.heardAt = performance.now();
+    connection.ever = true;
+    this.#patience = patienceLeast;
   }
 
   /**
@@ -294,7 +320,7 @@ export class Lane {
     const size = toBinary(ReserveRequestSchema, create(ReserveRequestSchema, { frame: { case: "ask", value: { key: Buffer.from(key), path } } })).length;
     if (size > requestMax) throw new NotReservedError(codeTooLarge, wrongSize(0, size));
     const end = () => holder.close(closedText);
-    const opener = { clock, open: (connected: () => void) => this.#stream(connected), silent: (since: number) => this.#silent(since), ended: () => this.#open.delete(end) };
+    const opener = { clock, open: (connected: () => void) => this.#stream(connected), silent: (since: number) => void this.#silent(since), ended: () => this.#open.delete(end) };
     const holder = new Holder(opener, { key: Buffer.from(key), waitMs: wait, ttlMs: ttl, path, signal });
     this.#open.add(end);
     await holder.begin();
@@ -311,7 +337,7 @@ export class Lane {
     }
     const [connection, ended] = this.#use();
     const stream = connection.client.makeBidiStreamRequest<Buffer, Buffer>(reservePath, unchanged, unchanged, metadata, { credentials: whenConnected(connected) });
-    stream.on("data", () => void (connection.heardAt = performance.now()));
+    stream.on("data", () => this.#heard(connection));
     stream.on("status", ended);
     return stream;
   }

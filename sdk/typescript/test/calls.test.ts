@@ -325,6 +325,23 @@ describe("a lane", () => {
     for (const socket of proxy.accepted) if (!socket.closed) await once(socket, "close", { signal: AbortSignal.timeout(10_000) });
   });
 
+  it("connects though the timeouts of its calls are shorter than that takes", async (t) => {
+    const router = testRouter(t);
+    await router.start(nothing, { calls: { do: (call) => Buffer.from(call.payload) } });
+    const proxy = await mute(t, await router.serve());
+    proxy.connectingMs = 2500; // longer than a call waits for its answer
+    const lane = await laneTo(t, proxy.endpoint);
+    const until = performance.now() + 60_000;
+    for (;;) {
+      try {
+        assert.equal(String(await lane.invoke("k", "do", "x", { timeoutMs: 100 })), "x");
+        return;
+      } catch (err) {
+        assert.ok(err instanceof CallError && performance.now() < until, `over ${proxy.accepted.length} connections: ${String(err)}`);
+      }
+    }
+  });
+
   it("makes many calls with one signal without a warning of Node", async (t) => {
     const router = testRouter(t);
     await router.start(nothing, { calls: { do: async (_, signal) => untilAborted(signal) } });

@@ -12,14 +12,19 @@ import grpc
 
 from ringfence.errors import SessionError
 
+PATIENCE_LEAST, PATIENCE_MAX = 1.0, 10.0
+"""How old, in seconds, a connection must be before a request replaces it on which nothing was ever heard."""
+
 
 class _Connection:
     """One channel."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
-        self.heard = time.monotonic()
+        self.made = self.heard = time.monotonic()
         """When it was made, or the newest answer or frame came."""
+        self.ever = False
+        """An answer or a frame has come."""
         self.open = 0
         """Requests and streams that are under way."""
 
@@ -36,6 +41,7 @@ class Connections:
         self._lock = threading.Lock()  # guards the others, and the fields of all connections
         self._connection = _Connection(dial())
         self._old: set[_Connection] = set()
+        self._patience = PATIENCE_LEAST
         self._closed = False
         self._process = os.getpid()
 
@@ -70,15 +76,39 @@ class Connections:
     def silent(self, since: float) -> None:
         """Replaces the channel if nothing was heard on it since an instant of time.monotonic from which on it should have been."""
         with self._lock:
-            old = self._connection
-            if self._closed or old.heard >= since:
+            self._replace(since)
+
+    def unanswered(self, since: float) -> None:
+        """Is silent for a request that has ended by its deadline.
+
+        A channel on which nothing was ever heard may still be connecting: each one that requests replace in a row has twice the time of the one
+        before, PATIENCE_MAX at most. Otherwise requests with a timeout shorter than that would never connect.
+        """
+        with self._lock:
+            of = self._connection
+            if not of.ever and time.monotonic() - of.made < self._patience:
                 return
-            try:
-                self._connection = _Connection(self._dial())
-            except SessionError:  # a file of the option tls is gone
-                return
-            self._old.add(old)
-            self._end_unused(old)
+            if self._replace(since) and not of.ever:
+                self._patience = min(2 * self._patience, PATIENCE_MAX)
+
+    def told(self, connection: _Connection, at: float) -> None:
+        """Notes an answer or a frame that has come at an instant."""
+        with self._lock:
+            connection.heard, connection.ever = max(connection.heard, at), True
+            self._patience = PATIENCE_LEAST
+
+    def _replace(self, since: float) -> bool:
+        """Reports whether it has replaced the channel. The lock is held."""
+        old = self._connection
+        if self._closed or old.heard >= since:
+            return False
+        try:
+            self._connection = _Connection(self._dial())
+        except SessionError:  # a file of the option tls is gone
+            return False
+        self._old.add(old)
+        self._end_unused(old)
+        return True
 
     def begin(self) -> _Connection:
         self.check_process()
@@ -135,9 +165,11 @@ class _Answer:
         self._looked = True
         code = self._future.code()
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-            self._connections.silent(self._begun)
-        elif code != grpc.StatusCode.CANCELLED:
+            self._connections.unanswered(self._begun)
+        elif code == grpc.StatusCode.UNAVAILABLE:  # as of a connection that was refused
             self._connection.heard = max(self._connection.heard, now)
+        elif code != grpc.StatusCode.CANCELLED:
+            self._connections.told(self._connection, now)
 
     def result(self) -> Any:
         try:
@@ -166,7 +198,7 @@ class _Stream:
 
     def __iter__(self) -> Iterator[Any]:
         for frame in self._call:
-            self._connection.heard = time.monotonic()
+            self._connections.told(self._connection, time.monotonic())
             yield frame
 
     def cancel(self) -> None:

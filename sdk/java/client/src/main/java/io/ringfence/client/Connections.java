@@ -23,17 +23,23 @@ final class Connections extends ManagedChannel {
     /** An old connection takes calls for so long: one may be just beginning. */
     private static final long LINGER_SECONDS = 1;
 
+    private static final long PATIENCE_LEAST = TimeUnit.SECONDS.toNanos(1);
+    private static final long PATIENCE_MAX = TimeUnit.SECONDS.toNanos(10);
+
     private final Supplier<ManagedChannel> channels;
 
     // Guarded by this.
     private Connection connection;
     private final Set<ManagedChannel> old = new HashSet<>();
+    private long patience = PATIENCE_LEAST; // how old a connection must be before a call replaces it on which nothing was ever heard
     private boolean closed;
 
     /** One connection. */
     private static final class Connection {
         final ManagedChannel channel;
-        volatile long heard = System.nanoTime(); // when it was made, or the newest message came
+        final long made = System.nanoTime();
+        volatile long heard = made; // when it was made, or the newest message came
+        volatile boolean ever; // a message has come
 
         Connection(ManagedChannel channel) {
             this.channel = channel;
@@ -50,21 +56,45 @@ final class Connections extends ManagedChannel {
     }
 
     /** Replaces the connection if nothing was heard on it since an instant of System.nanoTime from which on it should have been. */
-    void silent(long since) {
-        synchronized (this) {
-            if (closed || connection.heard - since >= 0) {
-                return;
-            }
-            ManagedChannel before = connection.channel;
-            ManagedChannel next = channels.get();
-            if (next == before) { // there is no other
-                return;
-            }
-            connection = new Connection(next);
-            old.removeIf(ManagedChannel::isTerminated);
-            old.add(before);
-            CompletableFuture.delayedExecutor(LINGER_SECONDS, TimeUnit.SECONDS, Threads.ANSWERS).execute(before::shutdown);
+    synchronized void silent(long since) {
+        replace(since);
+    }
+
+    /**
+     * Is {@link #silent} for a call that has ended by its deadline. A connection on which nothing was ever heard may still be in the making: each one that calls
+     * replace in a row has twice the time of the one before, PATIENCE_MAX at most. Otherwise calls with a timeout shorter than that would never connect.
+     */
+    private synchronized void unanswered(long since) {
+        Connection of = connection;
+        if (!of.ever && System.nanoTime() - of.made < patience) {
+            return;
         }
+        if (replace(since) && !of.ever) {
+            patience = Math.min(2 * patience, PATIENCE_MAX);
+        }
+    }
+
+    private synchronized void told(Connection of) {
+        of.heard = System.nanoTime();
+        of.ever = true;
+        patience = PATIENCE_LEAST;
+    }
+
+    /** Reports whether it has replaced the connection. Guarded by this. */
+    private boolean replace(long since) {
+        if (closed || connection.heard - since >= 0) {
+            return false;
+        }
+        ManagedChannel before = connection.channel;
+        ManagedChannel next = channels.get();
+        if (next == before) { // there is no other
+            return false;
+        }
+        connection = new Connection(next);
+        old.removeIf(ManagedChannel::isTerminated);
+        old.add(before);
+        CompletableFuture.delayedExecutor(LINGER_SECONDS, TimeUnit.SECONDS, Threads.ANSWERS).execute(before::shutdown);
+        return true;
     }
 
     @Override
@@ -77,16 +107,18 @@ final class Connections extends ManagedChannel {
                 super.start(new SimpleForwardingClientCallListener<>(listener) {
                     @Override
                     public void onMessage(R message) {
-                        of.heard = System.nanoTime();
+                        told(of);
                         super.onMessage(message);
                     }
 
                     @Override
                     public void onClose(Status status, Metadata trailers) {
                         if (status.getCode() == Status.Code.DEADLINE_EXCEEDED) {
-                            silent(begun);
-                        } else if (!status.isOk() && status.getCode() != Status.Code.CANCELLED) { // before OK came a message
+                            unanswered(begun);
+                        } else if (status.getCode() == Status.Code.UNAVAILABLE) { // as of a connection that was refused
                             of.heard = System.nanoTime();
+                        } else if (!status.isOk() && status.getCode() != Status.Code.CANCELLED) { // before OK came a message
+                            told(of);
                         }
                         super.onClose(status, trailers);
                     }

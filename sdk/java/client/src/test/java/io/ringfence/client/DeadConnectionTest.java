@@ -168,6 +168,24 @@ class DeadConnectionTest {
         }
     }
 
+    /** Calls replace the attempt to connect of those before them, but not before that has had its time. */
+    @Test
+    void aTimeoutMayBeShorterThanConnecting() throws Exception {
+        try (Router router = new Router()) {
+            router.connecting = Duration.ofMillis(2500); // longer than a call waits for its answer
+            CallOptions briefly = CallOptions.NONE.timeout(Duration.ofMillis(100));
+            long end = System.nanoTime() + 2 * WAIT.toNanos();
+            while (true) {
+                try {
+                    router.lane.invoke("k", "do", NOTHING, briefly);
+                    return;
+                } catch (CallException e) {
+                    assertTrue(System.nanoTime() < end, () -> "no call has reached the router: " + e);
+                }
+            }
+        }
+    }
+
     /** Without a ttl it is lost at its deadline, or its release is given up then. */
     @Test
     void aReservationAfterALiveOneUsesAnotherOne() throws Exception {
