@@ -124,7 +124,6 @@ unit-compile: ## Compile what make unit tests, without a test
 .PHONY: test-reconnect
 test-reconnect:
 	$(GO) test -timeout=5m $(ARGS) ./internal/controllog
-	$(GO) test -timeout=5m $(ARGS) -run Reconnect ./internal/deadletter
 
 .PHONY: e2e
 e2e: ## The end-to-end tests alone, on a real Pulsar
@@ -155,8 +154,8 @@ test-restarts: ## Kill a broker under load five times: nothing is lost
 	tools/pulsar.sh run --own -- $(GO) test ./internal/source -run Restarts -count=1 -v -timeout=20m -source.restarts=5 $(ARGS)
 
 .PHONY: test-ack-sets
-test-ack-sets: ## The tests of readers and sources, on a broker that counts acks of single events
-	tools/pulsar.sh run --set acknowledgmentAtBatchIndexLevelEnabled=true -- $(GO) test ./internal/broker/entries ./internal/source -count=1 -timeout=20m $(ARGS)
+test-ack-sets: ## The tests of readers, sources and dead letters, on a broker that counts acks of single events
+	tools/pulsar.sh run --set acknowledgmentAtBatchIndexLevelEnabled=true -- $(GO) test ./internal/broker/entries ./internal/source ./internal/deadletter -count=1 -timeout=20m $(ARGS)
 
 .PHONY: trace
 trace: ## Compare the journals of routers (JOURNALS=folder), or of a simulated run (SEED=), with the model

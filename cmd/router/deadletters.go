@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/deadletter"
 	"github.com/ringfence/router/internal/key"
@@ -134,11 +136,11 @@ func acting(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, b *d
 			return err
 		}
 		cfg.Audit = func(r deadletter.Record) { audit(cmd, r) }
-		client, err := lettersClient(cmd.Context(), loaded.Config, &cfg)
+		client, closeAll, err := lettersClient(cmd.Context(), loaded.Config, &cfg)
 		if err != nil {
 			return err
 		}
-		defer client.Close()
+		defer closeAll()
 		return run(cmd, args, deadletter.New(cfg, client), cfg)
 	}
 	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML: those of the group")
@@ -163,18 +165,29 @@ func letterConfig(c config.Config) (deadletter.Config, error) {
 }
 
 // lettersClient connects to the broker, and lets cfg ask its admin API if there is one.
-func lettersClient(ctx context.Context, c config.Config, cfg *deadletter.Config) (pulsar.Client, error) {
+func lettersClient(ctx context.Context, c config.Config, cfg *deadletter.Config) (_ deadletter.Client, closeAll func(), err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	auth, err := commandAuth(ctx, c.Pulsar, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if c.Pulsar.AdminURL != "" {
 		cfg.Subscriptions = auth.admin().Subscriptions
 	}
 	options := auth.quietOptions() // closing a new consumer logs an error that is none
 	options.OperationTimeout = 15 * time.Second
-	return pulsar.NewClient(options)
+	client, err := pulsar.NewClient(options)
+	if err != nil {
+		return nil, nil, err
+	}
+	reading := deadletter.ReaderConfig(options.URL, c.Pulsar.PayloadBytesMax)
+	reading.OperationTimeout = options.OperationTimeout
+	reader, err := entries.New(reading, auth.access(), entries.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+	return deadletter.Connect(client, reader), func() { reader.Close(); client.Close() }, nil
 }
 
 // audit writes who did what, when and why to stderr: a line for people and one of the log. The record that stays is in

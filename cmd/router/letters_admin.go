@@ -135,7 +135,7 @@ func lettersAnswerCommand() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), deadletter.AskMax) // also if the router has gone
 		defer cancel()
-		client, err := lettersClient(ctx, loaded.Config, &cfg)
+		client, closeAll, err := lettersClient(ctx, loaded.Config, &cfg)
 		if _, wrong := errors.AsType[usageError](err); wrong {
 			return err
 		}
@@ -143,7 +143,7 @@ func lettersAnswerCommand() *cobra.Command {
 		if err != nil {
 			a.Error, a.Status = untrusted.Short(err.Error(), lastWordsMax), http.StatusBadGateway
 		} else {
-			defer client.Close()
+			defer closeAll()
 			a = deadletter.New(cfg.Asked(), client).Answer(ctx, q)
 		}
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(a)

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/apache/pulsar-client-go/pulsar"
-
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/topicname"
 	"github.com/ringfence/router/internal/source"
@@ -26,7 +24,7 @@ type Options struct {
 }
 
 // once returns the name by which an act sends something only once: that of the event, or with Again that of the
-// letter, since Pulsar's client returns a letter a second time after it has reconnected.
+// letter, since a letter comes a second time after a reconnect.
 func (o *Options) once(s Sent) string {
 	if o.Again {
 		return s.Letter
@@ -88,7 +86,7 @@ func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c
 	defer s.close()
 	seen := map[string]bool{}
 	send := func(l *received, e batched) error {
-		if err := s.open(e.topic); err != nil {
+		if err := s.open(ctx, e.topic); err != nil {
 			c.obstacle(ObstacleNotOpened)
 			return ctx.Err()
 		}
@@ -202,7 +200,7 @@ func (b *Broker) Purge(ctx context.Context, sel Selection, o Options) (c Counts,
 		if !sel.has(&l.Letter) {
 			return nil
 		}
-		if entry.removed[l.ID] { // Pulsar's client shows it again after it has reconnected
+		if entry.removed[l.ID] { // it comes again after a reconnect
 			return ack(l)
 		}
 		if c.Selected++; c.Selected > o.Max {
@@ -225,7 +223,7 @@ func (b *Broker) Purge(ctx context.Context, sel Selection, o Options) (c Counts,
 type sharedEntry struct {
 	ack     func(*received) error
 	counts  *Counts
-	letters map[int32]*received // by place in the entry; after a reconnect the client shows an entry from its first letter on again
+	letters map[int32]*received // by place in the entry; after a reconnect an entry comes again from its first letter on
 	removed map[event.MessageID]bool
 }
 
@@ -293,13 +291,12 @@ func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c 
 	defer s.close()
 	marks := map[string]string{PropertyReplayRun: sel.Run}
 	for _, at := range p.partitions {
-		_, _, err := b.readSince(ctx, at.partition, sel.Since, func(m pulsar.Message) error {
-			if at.end.before(placeOf(m.ID())) {
+		_, _, err := b.readSince(ctx, at.partition, sel.Since, func(one *message) error {
+			if at.end.before(one.place()) {
 				return errStop
 			}
-			one := messageOf(m, at.partition)
 			id := one.identity(one.originOfEvent())
-			if _, chosen := p.chosen[id]; !chosen || !b.selects(&sel, &one) {
+			if _, chosen := p.chosen[id]; !chosen || !b.selects(&sel, one) {
 				return nil
 			}
 			delete(p.chosen, id)
@@ -336,7 +333,7 @@ func (m *message) originOfEvent() string {
 }
 
 func (b *Broker) selects(sel *Selection, m *message) bool {
-	return !m.Encrypted && sel.hasTime(m.Published) && sel.hasKey(m.key(b.cfg.Key))
+	return !m.Encrypted && m.Unreadable == "" && sel.hasTime(m.Published) && sel.hasKey(m.key(b.cfg.Key))
 }
 
 // plan reads the topics to their ends, for the events and for their copies: these may be in any topic partition.
@@ -357,9 +354,8 @@ func (b *Broker) plan(ctx context.Context, sel Selection, o Options, c *Counts) 
 			return p, fmt.Errorf("deadletter: %s: %w", topic, err)
 		}
 		for _, partition := range partitions {
-			end, unsure, err := b.readSince(ctx, partition, sel.Since, func(m pulsar.Message) error {
-				one := messageOf(m, partition)
-				return b.choose(&sel, o, c, &one, p.chosen, copies)
+			end, unsure, err := b.readSince(ctx, partition, sel.Since, func(m *message) error {
+				return b.choose(&sel, o, c, m, p.chosen, copies)
 			})
 			if err != nil {
 				return p, err
@@ -382,6 +378,12 @@ func (b *Broker) plan(ctx context.Context, sel Selection, o Options, c *Counts) 
 
 func (b *Broker) choose(sel *Selection, o Options, c *Counts, m *message, chosen, copies map[Identity]bool) error {
 	c.Read++
+	if m.Unreadable != "" {
+		if m.Published.IsZero() || sel.hasTime(m.Published) {
+			c.obstacle(ObstacleBroken)
+		}
+		return nil
+	}
 	id := m.identity(m.originOfEvent()) // with the content, so that no false claim hides an event
 	if m.property(PropertyReplayRun) == sel.Run && m.property(PropertyReplayOf) != "" {
 		if len(copies) >= o.Max {

@@ -4,17 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/apache/pulsar-client-go/pulsar"
-
 	"github.com/ringfence/router/internal/base/backoff"
-	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsarread"
-	"github.com/ringfence/router/internal/broker/topicname"
 	"github.com/ringfence/router/internal/key"
 )
 
@@ -60,11 +54,11 @@ func (c Config) ReplaysTopic() string { return c.LettersTopic + "-REPLAYS" }
 // Broker performs acts with a client of Pulsar. New makes it without I/O.
 type Broker struct {
 	cfg    Config
-	client pulsar.Client
+	client Client
 }
 
 // New returns a Broker. The client remains the caller's.
-func New(cfg Config, client pulsar.Client) *Broker { return &Broker{cfg: cfg, client: client} }
+func New(cfg Config, client Client) *Broker { return &Broker{cfg: cfg, client: client} }
 
 // ErrConsumed says that somebody else consumes the dead letters.
 var ErrConsumed = errors.New("another consumer is attached: stop it first")
@@ -77,8 +71,7 @@ func nothing() error { return nil }
 // received is a letter on its subscription.
 type received struct {
 	Letter
-	shared int // messages of its entry, itself included
-	ack    func() error
+	ack func() error
 }
 
 // letters reads the letters that are not acked, in the order of each topic partition, until each
@@ -151,60 +144,51 @@ func (l *budget) why() string {
 }
 
 func (b *Broker) lettersOf(ctx context.Context, topic string, left *budget, each func(*received) error, flush func() error) (reach string, err error) {
-	consumer, err := b.attach(ctx, topic)
+	from, err := b.attach(ctx, topic)
 	if err != nil {
 		return "", err
 	}
-	defer consumer.Close()
+	defer from.close()
 	defer func() {
 		if err == nil {
 			err = flush()
 		}
 	}()
-	ends, err := consumer.GetLastMessageIDs()
-	if err != nil {
-		return "", fmt.Errorf("deadletter: end of %s: %w", topic, err)
+	end, err := from.end(ctx)
+	if err != nil || end.Entry < 0 {
+		return "", err // or it holds nothing
 	}
-	if len(ends) != 1 || ends[0].EntryID() < 0 {
-		return "", nil // it holds nothing
-	}
-	end := placeOf(ends[0])
 	for !left.isOver() {
-		m, err := receive(ctx, consumer.Receive, b.cfg.QuietMax)
+		m, err := receive(ctx, from, b.cfg.QuietMax)
 		switch {
 		case errors.Is(err, errQuiet):
 			return fmt.Sprintf("no further letter of %s came within %v", topic, b.cfg.QuietMax), nil
 		case err != nil:
 			return "", err
 		}
-		letter := &received{
-			Letter: newLetter(messageOf(m, topic), b.cfg.Key), shared: int(m.ID().BatchSize()), ack: func() error { return consumer.AckID(m.ID()) },
+		if !m.Void {
+			left.spend(m)
+			if err := each(&received{Letter: newLetter(*m, b.cfg.Key), ack: func() error { return from.ack(m) }}); err != nil {
+				return "", err
+			}
 		}
-		left.spend(&letter.message)
-		if err := each(letter); err != nil {
-			return "", err
-		}
-		if isLast(m, end) {
+		if m.isLast(end) {
 			return "", nil
 		}
 	}
 	return left.why(), nil
 }
 
-// attach subscribes to the letters. The consumer is exclusive, so that no letter goes to two commands.
-func (b *Broker) attach(ctx context.Context, topic string) (consumer pulsar.Consumer, err error) {
+// attach subscribes to the letters. Its consumer is exclusive, so that no letter goes to two commands.
+func (b *Broker) attach(ctx context.Context, topic string) (from reader, err error) {
 	err = b.patiently(ctx, ErrConsumed, pulsarread.IsTaken, func() (err error) {
-		consumer, err = pulsarread.Subscribe(b.client, pulsar.ConsumerOptions{
-			Topic: topic, SubscriptionName: b.cfg.Subscription, Type: pulsar.Exclusive,
-			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-			ReceiverQueueSize:           b.cfg.QueueMax, AckWithResponse: true,
-		})
+		from, err = b.client.letters(ctx, topic, b.cfg.Subscription, b.cfg.QueueMax)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", b.cfg.Subscription, topic, err)
 	}
-	return consumer, nil
+	return from, nil
 }
 
 // patiently calls try again while its error is that the broker has another consumer or producer, for at most BusyMax: the
@@ -222,263 +206,4 @@ func (b *Broker) patiently(ctx context.Context, busy error, isBusy func(error) b
 			return fmt.Errorf("%w: %w", busy, err)
 		}
 	}
-}
-
-// errQuiet says that no message came in time.
-var errQuiet = errors.New("deadletter: no message came")
-
-// receive calls next with a timeout.
-func receive(ctx context.Context, next func(context.Context) (pulsar.Message, error), within time.Duration) (pulsar.Message, error) {
-	timed, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	m, err := next(timed)
-	if err != nil && ctx.Err() == nil && timed.Err() != nil {
-		return nil, errQuiet
-	}
-	if err != nil {
-		return nil, fmt.Errorf("deadletter: receive: %w", err)
-	}
-	return m, nil
-}
-
-// read reads a topic partition up to its present end, from a place (inclusive). It returns that end.
-func (b *Broker) read(ctx context.Context, topic string, from Place, each func(pulsar.Message) error) (end Place, err error) {
-	reader, err := b.readerAt(topic, from)
-	if err != nil {
-		return end, err
-	}
-	defer reader.Close()
-	if end, err = lastOf(reader, topic); err != nil || end.Entry < 0 || end.before(from) {
-		return end, err
-	}
-	messages := whole{
-		open: func(from Place) (pulsar.Reader, error) { return b.readerAt(topic, from) }, reader: reader, from: from, end: end, within: b.cfg.AnswerMax,
-	}
-	for {
-		m, err := messages.next(ctx)
-		if err != nil {
-			return end, fmt.Errorf("%w: %s up to %v", err, topic, end)
-		}
-		if end.before(placeOf(m.ID())) {
-			return end, nil
-		}
-		if err := each(m); err != nil {
-			return end, err
-		}
-		if isLast(m, end) {
-			return end, nil
-		}
-	}
-}
-
-// readSince reads a topic partition up to its present end, from about a time on, or from the beginning
-// if it is zero: each may see older messages. It returns that end. Producers claim the
-// times: unsure says why messages that were published since then may have been missed, "" if nothing tells so.
-func (b *Broker) readSince(ctx context.Context, topic string, since time.Time, each func(pulsar.Message) error) (end Place, unsure string, err error) {
-	start := Place{Entry: -1}
-	if !since.IsZero() {
-		since = since.Add(-b.cfg.SkewMax) // an older message may stand behind one published since then
-		if end, err = b.endOf(topic); err != nil || end.Entry < 0 {
-			return end, "", err
-		}
-		last, err := b.firstFrom(ctx, topic, end)
-		switch {
-		case err != nil:
-			return end, "", err
-		case last == nil || !last.PublishTime().Before(since):
-			if start, err = b.before(ctx, topic, since); err != nil {
-				return end, "", err
-			}
-		default: // a seek would find nothing either: brokers look at the last message first
-			if hides, err := b.hides(ctx, topic, end, since); err != nil || !hides {
-				return end, "was not read, since its last events claim to be older", err
-			}
-		}
-	}
-	var newest time.Time
-	end, err = b.read(ctx, topic, start, func(m pulsar.Message) error {
-		at := m.PublishTime()
-		if start.Entry >= 0 && at.Before(newest.Add(-b.cfg.SkewMax)) {
-			unsure = fmt.Sprintf("has events of clocks that differ by more than %v, so events before %v may be missing", b.cfg.SkewMax, start)
-		}
-		if at.After(newest) {
-			newest = at
-		}
-		return each(m)
-	})
-	return end, unsure, err
-}
-
-// tailMax is the number of entries at the end of a topic partition that are searched for a new message if the last
-// one is old. Publish times are those of the producers' clocks, so an old last message may follow new ones.
-const tailMax = 100
-
-// hides reports whether, among the last entries of its ledger, the last message follows one that was published at or
-// after a time, although it is older itself.
-func (b *Broker) hides(ctx context.Context, topic string, end Place, since time.Time) (bool, error) {
-	_, err := b.read(ctx, topic, Place{end.Ledger, max(0, end.Entry-tailMax+1)}, func(m pulsar.Message) error {
-		if m.PublishTime().Before(since) {
-			return nil
-		}
-		return errStop
-	})
-	if errors.Is(err, errStop) {
-		return true, nil
-	}
-	return false, err
-}
-
-// before returns the place of a message published before a time, with few messages between, or the
-// beginning of the topic partition.
-//
-// A seek alone does not tell the place: the client drops the messages that it receives after the seek
-// and before it clears its queue. So the first message that it shows must be older than the time.
-func (b *Broker) before(ctx context.Context, topic string, t time.Time) (Place, error) {
-	beginning := Place{Entry: -1}
-	first, err := b.firstFrom(ctx, topic, beginning)
-	if err != nil || first == nil || !first.PublishTime().Before(t) {
-		return beginning, err
-	}
-	slack := time.Minute
-	for range 6 { // up to 23 days
-		m, err := b.firstSince(ctx, topic, t.Add(-slack))
-		if err != nil || m == nil {
-			return beginning, err
-		}
-		if m.PublishTime().Before(t) {
-			return placeOf(m.ID()), nil
-		}
-		slack *= 8
-	}
-	return beginning, nil
-}
-
-// firstFrom returns the first message at a place or after it, nil if none comes within QuietMax.
-func (b *Broker) firstFrom(ctx context.Context, topic string, from Place) (pulsar.Message, error) {
-	reader, err := b.readerAt(topic, from)
-	if err != nil {
-		return nil, err
-	}
-	defer reader.Close()
-	return b.first(ctx, reader)
-}
-
-// firstSince returns the first message that a reader shows after it has sought a time, nil if none
-// comes within QuietMax. It may be later than the first one since then.
-func (b *Broker) firstSince(ctx context.Context, topic string, t time.Time) (pulsar.Message, error) {
-	reader, err := b.reader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 10})
-	if err != nil {
-		return nil, err
-	}
-	defer reader.Close()
-	if err := reader.SeekByTime(t); err != nil {
-		return nil, fmt.Errorf("deadletter: %s at %v: %w", topic, t, err)
-	}
-	return b.first(ctx, reader)
-}
-
-// first returns the first message of a reader, nil if none comes within QuietMax.
-func (b *Broker) first(ctx context.Context, reader pulsar.Reader) (pulsar.Message, error) {
-	m, err := receive(ctx, reader.Next, b.cfg.QuietMax)
-	if errors.Is(err, errQuiet) {
-		err = nil
-	}
-	return m, err
-}
-
-// readerAt returns a reader that begins at a place (inclusive), or with the first message if from.Entry is -1.
-func (b *Broker) readerAt(topic string, from Place) (pulsar.Reader, error) {
-	options := pulsar.ReaderOptions{
-		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReceiverQueueSize: 500,
-	}
-	if from.Entry >= 0 {
-		options.StartMessageID = pulsar.NewMessageID(from.Ledger, from.Entry, -1, max(0, partitionOf(topic)))
-		options.StartMessageIDInclusive = true
-	}
-	return b.reader(options)
-}
-
-func (b *Broker) reader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
-	reader, err := pulsarread.Reader(b.client, o)
-	if err != nil {
-		return nil, fmt.Errorf("deadletter: reader of %s: %w", o.Topic, err)
-	}
-	return reader, nil
-}
-
-func lastOf(reader pulsar.Reader, topic string) (Place, error) {
-	last, err := reader.GetLastMessageID()
-	if err != nil {
-		return Place{}, fmt.Errorf("deadletter: end of %s: %w", topic, err)
-	}
-	return placeOf(last), nil
-}
-
-// endOf returns the place of the last message of a topic partition.
-func (b *Broker) endOf(topic string) (Place, error) {
-	reader, err := b.reader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1})
-	if err != nil {
-		return Place{}, err
-	}
-	defer reader.Close()
-	return lastOf(reader, topic)
-}
-
-// ends returns the place of the last message of each topic partition.
-func (b *Broker) ends(topic string) (map[string]Place, error) {
-	partitions, err := b.client.TopicPartitions(topic)
-	if err != nil {
-		return nil, fmt.Errorf("deadletter: %s: %w", topic, err)
-	}
-	all := make(map[string]Place, len(partitions))
-	for _, one := range partitions {
-		if all[one], err = b.endOf(one); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
-func placeOf(id pulsar.MessageID) Place {
-	p := Place{Ledger: id.LedgerID(), Entry: id.EntryID()}
-	if p.Entry < 0 || p.Entry == math.MaxInt64 {
-		p.Entry = -1
-	}
-	return p
-}
-
-func (p Place) before(other Place) bool { return event.Position(p).Before(event.Position(other)) }
-
-// isLast reports whether m is the last message of the entry at end, or later.
-func isLast(m pulsar.Message, end Place) bool {
-	id := m.ID()
-	at := placeOf(id)
-	return end.before(at) || at == end && id.BatchIdx() >= id.BatchSize()-1
-}
-
-// partitionOf returns the number of a topic partition, -1 if the topic is not partitioned.
-func partitionOf(topic string) int32 {
-	_, n := topicname.Split(topic)
-	return n
-}
-
-func messageOf(m pulsar.Message, topic string) message {
-	id := m.ID()
-	r := message{
-		ID:         event.MessageID{Ledger: id.LedgerID(), Entry: id.EntryID(), Batch: -1, TopicPartition: partitionOf(topic)},
-		MessageKey: m.Key(), OrderingKey: m.OrderingKey(), Payload: m.Payload(), Null: m.IsNullValue(),
-		EventTime: max(0, m.EventTime().UnixMilli()), // no copy can have a time before 1970
-		Published: m.PublishTime().UTC(), Schema: len(m.SchemaVersion()) > 0,
-	}
-	if encryption := m.GetEncryptionContext(); encryption != nil && len(encryption.Keys) > 0 {
-		r.Encrypted = true
-	}
-	if id.BatchSize() > 1 {
-		r.ID.Batch, r.Batched = id.BatchIdx(), true
-	}
-	for name, value := range m.Properties() {
-		r.Properties = append(r.Properties, event.Property{Name: name, Value: value})
-	}
-	slices.SortFunc(r.Properties, func(a, b event.Property) int { return strings.Compare(a.Name, b.Name) })
-	return r
 }

@@ -20,6 +20,9 @@
 // letters are the same only if they have the same original, the same topic and the same content. Anyone who may produce
 // to the replays topic can make letters count as sent.
 //
+// All topics are read with package entries ([Connect]). A message is bounded, also after decompression, and one that cannot be read is
+// shown as bytes, with the reason. Nothing is acked but what an act removes.
+//
 // # Concurrency
 //
 // Nothing here is safe for concurrent use.

@@ -47,8 +47,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 
 // Endpoint serves the dead letters of a group on the admin endpoint. All its fields are set before Handlers is called.
 type Endpoint struct {
-	// Ask answers a question, in a process of its own: letters are bytes of strangers, which Pulsar's client decompresses
-	// without a bound. It returns an error if the process fails.
+	// Ask answers a question, in a process of its own: letters are bytes of strangers, and take memory that the router has
+	// no bound for. It returns an error if the process fails.
 	Ask func(context.Context, Question) (Answer, error)
 
 	None    string                   // why no question can be answered: the answer to every request; "": questions are answered

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/source"
 )
@@ -41,8 +42,23 @@ type message struct {
 	Null        bool             // a null value
 	Properties  []event.Property // ascending by name
 	EventTime   int64            // Unix milliseconds, 0 when there is none
-	Published   time.Time        // by the producer's clock
+	Published   time.Time        // by the producer's clock; zero if that cannot be read
 	Schema      bool             // it has a schema version
+	Unreadable  string           // why Payload is the whole entry, which cannot be read; "" if it is the message's
+	Void        bool             // no message: what a message was, or a mark of the broker
+
+	index, of int32              // its number in its entry, and how many that has had
+	shared    int                // messages of its entry, itself included, without those that are acked or removed already
+	first     Place              // of the first chunk
+	entry     *entries.Delivered // nil in tests
+}
+
+func (m *message) place() Place { return Place{m.ID.Ledger, m.ID.Entry} }
+
+// isLast reports whether it is the last message of the entry at end, or later.
+func (m *message) isLast(end Place) bool {
+	at := m.place()
+	return end.before(at) || at == end && m.index >= m.of-1
 }
 
 func (m *message) property(name string) string {
@@ -126,7 +142,7 @@ type Letter struct {
 	Reason            string
 	Owner             string
 	Timer             bool   // a router has published it: a timer, an event of Send, or a firing of a schedule
-	Broken            string // why the payload is an entry that cannot be read; "" if it is an event's
+	Broken            string // why the payload is an entry that cannot be read, be it that of the letter or of its original; "" if it is an event's
 }
 
 // newLetter reads a message of the dead letter topic.
@@ -136,6 +152,9 @@ func newLetter(m message, x key.Extractor) Letter {
 		FirstError: m.property(source.PropertyFirstError), LastError: m.property(source.PropertyLastError),
 		Reason: m.property(source.PropertyReason), Owner: m.property(source.PropertyOwner), Broken: m.property(source.PropertyBroken),
 		Topic: m.property(source.PropertyTopic),
+	}
+	if m.Unreadable != "" {
+		l.Broken, l.Reason = m.Unreadable, cmp.Or(l.Reason, "the letter cannot be read: "+m.Unreadable)
 	}
 	if id, err := event.ParseMessageID(m.property(source.PropertyMessageID)); err == nil {
 		l.Original = id.String()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -14,8 +15,10 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/source"
@@ -26,13 +29,15 @@ type group struct {
 	*Broker
 	t      *testing.T
 	topic  string
-	client pulsar.Client
+	pulsar pulsar.Client
+	client Client // of the Broker
 	acts   []Record
 }
 
 func newGroup(t *testing.T, partitions int) *group {
 	t.Helper()
-	g := &group{t: t, topic: pulsartest.Topic(t, partitions), client: pulsartest.Client(t)}
+	g := &group{t: t, topic: pulsartest.Topic(t, partitions), pulsar: pulsartest.Client(t)}
+	g.client = connect(t, g.pulsar, 64<<20)
 	cfg := DefaultConfig()
 	cfg.LettersTopic, cfg.RetryTopic, cfg.Subscription, cfg.Topics = g.topic+"-DLQ", g.topic+"-RETRY", "kept", []string{g.topic}
 	cfg.Key, cfg.Now = extractor(t), time.Now
@@ -43,10 +48,21 @@ func newGroup(t *testing.T, partitions int) *group {
 	return g
 }
 
+// connect returns a client that reads messages of so many bytes.
+func connect(t *testing.T, client pulsar.Client, payloadMax int) Client {
+	t.Helper()
+	reader, err := entries.New(ReaderConfig(pulsartest.URL(t), payloadMax), entries.Access{}, entries.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reader.Close)
+	return Connect(client, reader)
+}
+
 // keep creates a subscription, without which a topic deletes its messages.
 func (g *group) keep(topic, subscription string) {
 	g.t.Helper()
-	consumer, err := g.client.Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: subscription, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest})
+	consumer, err := g.pulsar.Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: subscription, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest})
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -102,8 +118,8 @@ func (g *group) held(topic string) map[string]int {
 		g.t.Fatal(err)
 	}
 	for _, one := range partitions {
-		_, err := g.read(g.t.Context(), one, Place{Entry: -1}, func(m pulsar.Message) error {
-			all[string(m.Payload())]++
+		_, err := g.read(g.t.Context(), one, Place{Entry: -1}, func(m *message) error {
+			all[string(m.Payload)]++
 			return nil
 		})
 		if err != nil {
@@ -209,15 +225,18 @@ func TestReplayedEventIsTheOriginal(t *testing.T) {
 	null.Payload = nil
 	g.publish(g.cfg.LettersTopic, null)
 	g.mustReplay(Selection{}, nil)
-	var all []pulsar.Message
-	if _, err := g.read(t.Context(), g.topic, Place{Entry: -1}, func(m pulsar.Message) error { all = append(all, m); return nil }); err != nil {
+	var all []*message
+	if _, err := g.read(t.Context(), g.topic, Place{Entry: -1}, func(m *message) error { all = append(all, m); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	m := all[0]
-	if m.Key() != "user-1" || m.OrderingKey() != "order-4" || string(m.Payload()) != "4" || m.EventTime().UnixMilli() != 1000 || m.IsNullValue() || !all[1].IsNullValue() {
-		t.Errorf("it is key %q, payload %q, event time %v", m.Key(), m.Payload(), m.EventTime())
+	if m.MessageKey != "user-1" || m.OrderingKey != "order-4" || string(m.Payload) != "4" || m.EventTime != 1000 || m.Null || !all[1].Null {
+		t.Errorf("it is key %q, payload %q, event time %v", m.MessageKey, m.Payload, m.EventTime)
 	}
-	p := m.Properties()
+	p := map[string]string{}
+	for _, one := range m.Properties {
+		p[one.Name] = one.Value
+	}
 	if p["colour"] != "red" || p[PropertyReplayOf] != "9:4:-1:-1" || p[PropertyReplayAct] != g.acts[0].Act || p[PropertyReplayLetter] == "" || len(p) != 4 {
 		t.Errorf("its properties are %v", p)
 	}
@@ -234,7 +253,7 @@ func (g *group) interrupt(sent int, numbers ...int) {
 	defer a.close()
 	s := newSender(a, 1000)
 	defer s.close()
-	if err := s.open(g.topic); err != nil {
+	if err := s.open(ctx, g.topic); err != nil {
 		g.t.Fatal(err)
 	}
 	r := Record{Act: a.act.Act, Step: StepSending, From: maps.Clone(s.ends[g.topic])}
@@ -251,7 +270,7 @@ func (g *group) interrupt(sent int, numbers ...int) {
 	if err != nil || len(batch) != len(numbers) {
 		g.t.Fatalf("%d letters were read, want %v (%s): %v", len(batch), numbers, reach, err)
 	}
-	r.Ends, err = a.lastLetters()
+	r.Ends, err = a.lastLetters(ctx)
 	if err := errors.Join(err, a.record(ctx, r)); err != nil {
 		g.t.Fatal(err)
 	}
@@ -349,19 +368,19 @@ func TestInterruptedReplayOfLargeLetters(t *testing.T) {
 }
 
 // hiding is a client whose readers do not show some messages, as those of which chunks are missing.
-type hiding struct{ pulsar.Client }
+type hiding struct{ Client }
 
-func (c hiding) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
-	r, err := c.Client.CreateReader(o)
+func (c hiding) read(ctx context.Context, topic string, from entries.Start, queue int) (reader, error) {
+	r, err := c.Client.read(ctx, topic, from, queue)
 	return hidingReader{r}, err
 }
 
-type hidingReader struct{ pulsar.Reader }
+type hidingReader struct{ reader }
 
-func (r hidingReader) Next(ctx context.Context) (pulsar.Message, error) {
+func (r hidingReader) next(ctx context.Context) (*message, error) {
 	for {
-		m, err := r.Reader.Next(ctx)
-		if err != nil || string(m.Payload()) != "hidden" {
+		m, err := r.reader.next(ctx)
+		if err != nil || string(m.Payload) != "hidden" {
 			return m, err
 		}
 	}
@@ -575,7 +594,7 @@ func TestOneActAtATime(t *testing.T) {
 		t.Errorf("beside another act: %v", err)
 	}
 	a.close()
-	consumer, err := g.client.Subscribe(pulsar.ConsumerOptions{Topic: g.cfg.LettersTopic, SubscriptionName: "kept", Type: pulsar.Shared})
+	consumer, err := g.pulsar.Subscribe(pulsar.ConsumerOptions{Topic: g.cfg.LettersTopic, SubscriptionName: "kept", Type: pulsar.Shared})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -694,48 +713,44 @@ func TestReplayEvents(t *testing.T) {
 	}
 }
 
-// dropping is a client whose readers drop the first messages that come after they have sought a time.
+// dropping is a client whose readers drop the first messages since a time, as one whose broker has another clock.
 type dropping struct {
-	pulsar.Client
+	Client
 
-	left int // of seeks that drop messages
+	left int // of readers that drop messages
 	drop int
 }
 
-func (c *dropping) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
-	r, err := c.Client.CreateReader(o)
-	return &droppingReader{Reader: r, client: c}, err
+func (c *dropping) read(ctx context.Context, topic string, from entries.Start, queue int) (reader, error) {
+	r, err := c.Client.read(ctx, topic, from, queue)
+	d := &droppingReader{reader: r}
+	if !from.Since.IsZero() && c.left > 0 {
+		c.left--
+		d.drop = c.drop
+	}
+	return d, err
 }
 
 type droppingReader struct {
-	pulsar.Reader
+	reader
 
-	client *dropping
-	drop   int
+	drop int
 }
 
-func (r *droppingReader) SeekByTime(t time.Time) error {
-	if r.client.left > 0 {
-		r.client.left--
-		r.drop = r.client.drop
-	}
-	return r.Reader.SeekByTime(t)
-}
-
-func (r *droppingReader) Next(ctx context.Context) (pulsar.Message, error) {
+func (r *droppingReader) next(ctx context.Context) (*message, error) {
 	for ; r.drop > 0; r.drop-- {
-		if _, err := r.Reader.Next(ctx); err != nil {
+		if _, err := r.reader.next(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return r.Reader.Next(ctx)
+	return r.reader.next(ctx)
 }
 
 // payloadsSince are what readSince reads.
 func (g *group) payloadsSince(b *Broker, since time.Time) (got []string, end Place) {
 	g.t.Helper()
-	end, _, err := b.readSince(g.t.Context(), g.topic, since, func(m pulsar.Message) error {
-		got = append(got, string(m.Payload()))
+	end, _, err := b.readSince(g.t.Context(), g.topic, since, func(m *message) error {
+		got = append(got, string(m.Payload))
 		return nil
 	})
 	if err != nil {
@@ -744,7 +759,7 @@ func (g *group) payloadsSince(b *Broker, since time.Time) (got []string, end Pla
 	return got, end
 }
 
-// TestReadAfterALostSeek: a client that drops messages after a seek, or all, hides none from a read.
+// TestReadAfterALostSeek: a client that drops the first messages since a time, or all, hides none from a read.
 func TestReadAfterALostSeek(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 0)
@@ -803,5 +818,33 @@ func TestReadSince(t *testing.T) {
 	}
 	if took := time.Since(begun); took > patient.QuietMax {
 		t.Errorf("a read of nothing takes %v", took)
+	}
+}
+
+// TestReadAcrossReconnect: a read shows each message once, also if its connection ends.
+func TestReadAcrossReconnect(t *testing.T) {
+	t.Parallel()
+	want := []string{"0", "1", "2", "3"}
+	for n := range 16 { // in some of them the client drops a message
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, 0)
+			g.keep(g.topic, "orders")
+			for _, payload := range want {
+				g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte(payload)})
+			}
+			var got []string
+			_, err := g.read(t.Context(), g.topic, Place{Entry: -1}, func(m *message) error {
+				if got = append(got, string(m.Payload)); len(got) == 1 {
+					time.Sleep(300 * time.Millisecond) // real: nothing shows that the client holds the next message
+					pulsartest.Unload(t, g.topic)
+					g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("more")}) // the topic is back
+				}
+				return nil
+			})
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("it reads %q and ends with %v", got, err)
+			}
+		})
 	}
 }

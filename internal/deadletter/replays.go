@@ -11,11 +11,8 @@ import (
 	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/backoff"
-	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
-	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/broker/topicname"
 )
@@ -55,8 +52,8 @@ func (b *Broker) records(ctx context.Context, each func(Record)) (foreign int, e
 	if err != nil {
 		return 0, err
 	}
-	_, err = b.read(ctx, topic, Place{Entry: -1}, func(m pulsar.Message) error {
-		if r, err := decodeRecord(m.Payload()); err != nil {
+	_, err = b.read(ctx, topic, Place{Entry: -1}, func(m *message) error {
+		if r, err := decodeRecord(m.Payload); err != nil || m.Unreadable != "" {
 			foreign++
 		} else {
 			each(r)
@@ -80,14 +77,9 @@ func (b *Broker) begin(ctx context.Context, act Record, acceptDuplicates bool) (
 	if err != nil {
 		return nil, err
 	}
-	keeper, err := pulsarread.Subscribe(b.client, pulsar.ConsumerOptions{
-		Topic: topic, SubscriptionName: replaysSubscription, Type: pulsar.Failover, ReceiverQueueSize: 1,
-		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", replaysSubscription, topic, err)
+	if err := b.client.keep(ctx, topic, replaysSubscription); err != nil {
+		return nil, err
 	}
-	keeper.Close()
 	var producer pulsar.Producer
 	locked := func(err error) bool {
 		return strings.Contains(err.Error(), "ProducerFenced") || strings.Contains(err.Error(), "ProducerBusy")
@@ -115,7 +107,7 @@ func (a *acting) start(ctx context.Context) (err error) {
 	_, _ = rand.Read(id[:]) // it never fails
 	a.act.Act = hex.EncodeToString(id[:])
 	a.memory, err = a.broker.remember(ctx)
-	if errors.Is(err, errQuiet) { // Pulsar's client does not show each message, as an empty one of a stranger: so end with one that says nothing
+	if errors.Is(err, errQuiet) { // chunks of a stranger may stand there without the rest of their message: so end with a record that says nothing
 		if err = a.record(ctx, Record{Act: a.act.Act, Step: StepResolved, Who: a.act.Who}); err == nil {
 			a.memory, err = a.broker.remember(ctx)
 		}
@@ -158,18 +150,18 @@ func (a *acting) close() { a.producer.Close() }
 func (a *acting) end(ctx context.Context, counts Counts) (err error) {
 	r := a.act
 	r.Step, r.Counts = StepEnded, &counts
-	if r.Ends, err = a.lastLetters(); err != nil {
+	if r.Ends, err = a.lastLetters(ctx); err != nil {
 		return err
 	}
 	return a.record(ctx, r)
 }
 
 // lastLetters returns the place of the last letter of each topic partition, nil for an act that sends no letters.
-func (a *acting) lastLetters() (map[string]Place, error) {
+func (a *acting) lastLetters(ctx context.Context) (map[string]Place, error) {
 	if a.act.What != ActReplayLetters {
 		return nil, nil
 	}
-	return a.broker.ends(a.broker.cfg.LettersTopic)
+	return a.broker.ends(ctx, a.broker.cfg.LettersTopic)
 }
 
 // record writes a lasting record. It fails if another command holds the lock.
@@ -202,13 +194,12 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 	var doubts []error
 	for topic, place := range doubt.From {
 		late := 0
-		why, err := b.readBehind(ctx, topic, place, func(m pulsar.Message) error {
-			if !m.PublishTime().After(doubt.At.Add(b.cfg.SkewMax)) {
+		why, err := b.readBehind(ctx, topic, place, func(one *message) error {
+			if !one.Published.After(doubt.At.Add(b.cfg.SkewMax)) {
 				late = 0
 			} else if late++; late > b.cfg.AheadMax {
 				return errStop
 			}
-			one := messageOf(m, topic)
 			original := one.property(PropertyReplayOf)
 			if original == "" {
 				return nil
@@ -256,14 +247,14 @@ var errLater = errors.New("deadletter: messages are missing")
 // They are all if the reader shows the message at the place, or one before it, first: brokers delete messages from
 // the beginning. A chunked message has the place of its last chunk, and a reader that begins there does not get it.
 // So each further reader begins farther before the place, until the first message of one proves that none is missing.
-func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each func(pulsar.Message) error) (why string, err error) {
+func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each func(*message) error) (why string, err error) {
 	if place.Ledger < 0 {
 		if _, err = b.read(ctx, topic, place, each); errors.Is(err, errQuiet) {
 			err = nil
 		}
 		return emptyBefore, err
 	}
-	end, err := b.endOf(topic)
+	end, err := b.endOf(ctx, topic)
 	if err != nil || end == place {
 		return "", err // nothing was published since
 	}
@@ -273,9 +264,9 @@ func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each
 			from = Place{Entry: -1} // the beginning: earlier ledgers, too
 		}
 		begun := false
-		end, err = b.read(ctx, topic, from, func(m pulsar.Message) error {
-			at := placeOf(m.ID())
-			if !begun && !place.precedes(firstChunk(m.ID()), at) {
+		end, err = b.read(ctx, topic, from, func(m *message) error {
+			at := m.place()
+			if !begun && !place.precedes(m.first, at) {
 				why = fmt.Sprintf("begins at %v, after %v", at, place)
 				return errLater
 			}
@@ -300,15 +291,6 @@ func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each
 			return why, nil
 		}
 	}
-}
-
-// firstChunk returns the place of a message's first chunk: its own place if it is not chunked.
-func firstChunk(id pulsar.MessageID) Place {
-	var data pulsarpb.MessageIdData
-	if err := proto.Unmarshal(id.Serialize(), &data); err != nil || data.FirstChunkMessageId == nil {
-		return placeOf(id)
-	}
-	return Place{int64(data.FirstChunkMessageId.GetLedgerId()), int64(data.FirstChunkMessageId.GetEntryId())}
 }
 
 // emptyBefore is a reason of readBehind: the broker named no ledger of a topic partition without messages (Pulsar 4.0.8).

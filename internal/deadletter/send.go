@@ -106,7 +106,7 @@ func (s *sender) sendRecorded(ctx context.Context, batch []batched, c *Counts) (
 	}
 	r := Record{Act: s.acting.act.Act, Step: StepSending, From: map[string]Place{}}
 	for _, e := range batch {
-		if err := s.open(e.topic); err != nil {
+		if err := s.open(ctx, e.topic); err != nil {
 			return 0, nil, err
 		}
 		maps.Copy(r.From, s.ends[e.topic])
@@ -114,7 +114,7 @@ func (s *sender) sendRecorded(ctx context.Context, batch []batched, c *Counts) (
 			r.Letters = append(r.Letters, e.sent)
 		}
 	}
-	if r.Ends, err = s.acting.lastLetters(); err != nil {
+	if r.Ends, err = s.acting.lastLetters(ctx); err != nil {
 		return 0, nil, err
 	}
 	if err := s.acting.record(ctx, r); err != nil {
@@ -204,7 +204,7 @@ func (s *sender) notSent(missing []string) error {
 }
 
 // open opens a producer for a topic, after it has learned the topic's end. It tries once.
-func (s *sender) open(topic string) (err error) {
+func (s *sender) open(ctx context.Context, topic string) (err error) {
 	if s.producers[topic] != nil || s.failed[topic] != nil {
 		return s.failed[topic]
 	}
@@ -213,7 +213,7 @@ func (s *sender) open(topic string) (err error) {
 			s.failed[topic] = err
 		}
 	}()
-	if s.ends[topic], err = s.acting.broker.ends(topic); err != nil {
+	if s.ends[topic], err = s.acting.broker.ends(ctx, topic); err != nil {
 		return err
 	}
 	s.producers[topic], err = s.acting.broker.client.CreateProducer(pulsar.ProducerOptions{

@@ -7,73 +7,65 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries"
 )
 
 // timedClient is a client of one topic partition, whose messages have the times that their producers claim.
 type timedClient struct {
-	pulsar.Client
+	Client
 	times []time.Time
-	read  int
+	shown int
 }
 
-type timedMessage struct {
-	fakeMessage
-	at time.Time
-}
-
-func (m timedMessage) PublishTime() time.Time { return m.at }
-
-func (c *timedClient) id(i int) fakeID {
-	return fakeOf(1, int64(i), 0, 1).id
-}
-
-// CreateReader implements pulsar.Client.
-func (c *timedClient) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
-	next := len(c.times)
+// read implements Client.
+func (c *timedClient) read(_ context.Context, _ string, from entries.Start, _ int) (reader, error) {
+	r := &timedReader{client: c, at: len(c.times)}
 	switch {
-	case o.StartMessageID == pulsar.EarliestMessageID():
-		next = 0
-	case o.StartMessageIDInclusive:
-		next = int(o.StartMessageID.EntryID())
+	case !from.Since.IsZero():
+		r.seek(from.Since)
+	case from.ID == entries.Earliest:
+		r.at = 0
+	case from.ID != entries.Latest:
+		r.at = int(from.ID.Entry)
 	}
-	return &timedReader{client: c, next: next}, nil
+	return r, nil
 }
 
 type timedReader struct {
-	pulsar.Reader
+	reader
 	client *timedClient
-	next   int
+	at     int
 }
 
-func (*timedReader) Close() {}
+func (*timedReader) close() {}
 
-// GetLastMessageID implements pulsar.Reader.
-func (r *timedReader) GetLastMessageID() (pulsar.MessageID, error) {
-	return r.client.id(len(r.client.times) - 1), nil
+// end implements reader.
+func (r *timedReader) end(context.Context) (Place, error) {
+	return Place{1, int64(len(r.client.times) - 1)}, nil
 }
 
-// Next implements pulsar.Reader.
-func (r *timedReader) Next(ctx context.Context) (pulsar.Message, error) {
-	if r.next >= len(r.client.times) {
+// next implements reader.
+func (r *timedReader) next(ctx context.Context) (*message, error) {
+	if r.at >= len(r.client.times) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	m := timedMessage{fakeMessage{id: r.client.id(r.next)}, r.client.times[r.next]}
-	r.next++
-	r.client.read++
+	m := &message{ID: event.MessageID{Ledger: 1, Entry: int64(r.at), Batch: -1}, Published: r.client.times[r.at]}
+	r.at++
+	r.client.shown++
 	return m, nil
 }
 
-// SeekByTime seeks as brokers do: the first and the last message decide, else a binary search for the newest one before the time.
-func (r *timedReader) SeekByTime(t time.Time) error {
+// seek seeks as brokers do: the first and the last message decide, else a binary search for the newest one before the time.
+func (r *timedReader) seek(t time.Time) {
 	times := r.client.times
 	before := func(i int) bool { return times[i].Before(t) }
 	switch last := len(times) - 1; {
 	case !before(0):
-		r.next = 0
+		r.at = 0
 	case before(last):
-		r.next = last + 1
+		r.at = last + 1
 	default:
 		low, high := 0, last
 		for low+1 < high {
@@ -83,9 +75,8 @@ func (r *timedReader) SeekByTime(t time.Time) error {
 				high = mid
 			}
 		}
-		r.next = high
+		r.at = high
 	}
-	return nil
 }
 
 // TestALastMessageThatClaimsToBeOldHidesNothing: of a topic partition whose last message has an old time, a read from a time on shows what was published since;
@@ -116,9 +107,9 @@ func TestALastMessageThatClaimsToBeOldHidesNothing(t *testing.T) {
 				client.times = append(client.times, now.Add(-48*time.Hour))
 			}
 			var got []int64
-			_, unsure, err := New(cfg, client).readSince(t.Context(), "t", since, func(m pulsar.Message) error {
-				if m.PublishTime().After(since) {
-					got = append(got, m.ID().EntryID())
+			_, unsure, err := New(cfg, client).readSince(t.Context(), "t", since, func(m *message) error {
+				if m.Published.After(since) {
+					got = append(got, m.ID.Entry)
 				}
 				return nil
 			})
@@ -128,8 +119,8 @@ func TestALastMessageThatClaimsToBeOldHidesNothing(t *testing.T) {
 			if (unsure != "") != (c.recent == 0) {
 				t.Errorf("%s: it says %q", name, unsure)
 			}
-			if most := len(client.times) + 2*tailMax; client.read > 2*most || c.recent == 0 && client.read > 2*tailMax+1 {
-				t.Errorf("%s: it reads %d of %d messages", name, client.read, len(client.times))
+			if most := len(client.times) + 2*tailMax; client.shown > 2*most || c.recent == 0 && client.shown > 2*tailMax+1 {
+				t.Errorf("%s: it reads %d of %d messages", name, client.shown, len(client.times))
 			}
 		}
 	})
@@ -154,8 +145,8 @@ func TestClocksThatDifferAreNamed(t *testing.T) {
 					}
 					client.times = append(client.times, at)
 				}
-				_, unsure, err := New(DefaultConfig(), client).readSince(t.Context(), "t", since, func(m pulsar.Message) error {
-					if !m.PublishTime().Before(since) {
+				_, unsure, err := New(DefaultConfig(), client).readSince(t.Context(), "t", since, func(m *message) error {
+					if !m.Published.Before(since) {
 						got++
 					}
 					return nil

@@ -18,6 +18,7 @@ type chunks struct {
 	of        *session   // nil between sessions
 	assembler *wire.Assembler
 	held      int       // bytes counted in the metric
+	oldest    wire.ID   // that may be held; while held is 0, none is
 	givenUp   []wire.ID // before the latest tick; redelivery is requested at the next tick
 	later     []wire.ID // since the latest tick
 }
@@ -48,9 +49,22 @@ func (c *chunks) add(d *Delivered, payloadMax int) (wire.Assembled, error) {
 	if c.of != d.from {
 		return wire.Assembled{}, nil // the session has ended meanwhile
 	}
+	if c.held == 0 {
+		c.oldest = d.ID
+	}
 	r, err := c.assembler.Add(c.now(), d.ID, d.Redelivery > 0, &d.Entry, payloadMax)
 	c.account(r.GivenUp)
 	return r, err
+}
+
+// before returns the entry itself, or an earlier one if that may be a part of a message that is not whole.
+func (c *chunks) before(id wire.ID) wire.ID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held == 0 {
+		return id
+	}
+	return c.oldest
 }
 
 // account updates the metrics and the entries given up. The caller holds the lock.

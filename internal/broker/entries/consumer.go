@@ -1,6 +1,7 @@
 package entries
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,10 @@ type Subscription struct {
 	// FromEarliest makes a new subscription begin with the oldest entry instead of the next entry. It counts at the first time only: if the
 	// subscription is deleted later, the next one begins with the oldest entry in any case, so that none is skipped.
 	FromEarliest bool
+	// Start makes the consumer a reader, which is Exclusive: it begins there, and its subscription has no name, is not durable, and keeps nothing from being
+	// deleted. It receives each entry once, in the order of the topic partition, also across reconnects, until the topic moves to another cluster. It acks
+	// nothing. nil: a durable subscription.
+	Start *Start
 	// Properties are set on a new subscription.
 	Properties map[string]string
 	// Consumer is the name in the broker's statistics; "": the broker chooses one.
@@ -65,6 +70,7 @@ type Consumer struct {
 	gone   chan struct{} // closed when its goroutine has ended
 	cancel context.CancelFunc
 	chunks *chunks
+	read   *reading // nil: it is no reader
 
 	mu      sync.Mutex // guards the fields below
 	session *session   // nil while reconnecting
@@ -97,13 +103,16 @@ type receipt struct {
 // Subscribe subscribes, and returns when entries can arrive. It retries temporary failures until the OperationTimeout. Later the consumer
 // reconnects by itself.
 func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, error) {
-	if _, known := types[sub.Type]; sub.Permits < 1 || sub.UnackedMax < 0 || sub.Queue == nil || !known {
-		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, %d unacked events and type %d, want at least 1, at least 0, type %d or %d and a queue",
+	if _, known := types[sub.Type]; sub.Permits < 1 || sub.UnackedMax < 0 || sub.Queue == nil || !known || sub.Start != nil && sub.Type != Exclusive {
+		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, %d unacked events and type %d, want at least 1, at least 0, type %d or, as for a reader, %d and a queue",
 			sub.Topic, sub.Permits, sub.UnackedMax, sub.Type, Shared, Exclusive)
 	}
 	consumer := &Consumer{
 		client: c, sub: sub, wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seedsOf(sub.Topic),
 		chunks: newChunks(c.cfg, sub.Type, c.metrics, c.now),
+	}
+	if sub.Start != nil {
+		consumer.read = &reading{start: *sub.Start}
 	}
 	consumer.delay = time.AfterFunc(c.cfg.AckDelayMax, consumer.flushLate)
 	consumer.delay.Stop()
@@ -246,6 +255,9 @@ func (c *Consumer) command(consumer, request uint64) *pulsarpb.BaseCommand {
 		ConsumerId: &consumer, RequestId: &request, PriorityLevel: &c.sub.Priority, InitialPosition: &position,
 		Durable: new(true),
 	}
+	if c.read != nil {
+		c.read.ask(subscribe, time.Now()) //nolint:forbidigo // producers claim times of the wall clock
+	}
 	if c.sub.Consumer != "" {
 		subscribe.ConsumerName = &c.sub.Consumer
 	}
@@ -270,8 +282,24 @@ var errNotSubscribed = errors.New("entries: the consumer is reconnecting")
 
 // LastID returns the id of the last entry of the topic partition. If there is none, it returns the position of the subscription, where
 // all entries of the topic partition have been: its Entry may be -1, and so is its Ledger if the broker does not tell it.
-func (c *Consumer) LastID(ctx context.Context) (last wire.ID, err error) {
-	err = c.client.retry(ctx, func(ctx context.Context) error {
+func (c *Consumer) LastID(ctx context.Context) (wire.ID, error) {
+	r, err := c.lastIDs(ctx)
+	last := idOf(r.GetLastMessageId())
+	if stands := r.GetConsumerMarkDeletePosition(); last.Entry < 0 && stands != nil {
+		last = idOf(stands)
+	}
+	return last, err
+}
+
+// End returns the id of the last entry of the topic partition as the broker tells it: its Entry is -1 if there is none.
+func (c *Consumer) End(ctx context.Context) (wire.ID, error) {
+	r, err := c.lastIDs(ctx)
+	return idOf(r.GetLastMessageId()), err
+}
+
+// lastIDs is that of a session. It retries until the OperationTimeout.
+func (c *Consumer) lastIDs(ctx context.Context) (r *pulsarpb.CommandGetLastMessageIdResponse, err error) {
+	err = c.client.retry(ctx, func(ctx context.Context) (err error) {
 		c.mu.Lock()
 		s, over := c.session, c.over
 		c.mu.Unlock()
@@ -281,14 +309,10 @@ func (c *Consumer) LastID(ctx context.Context) (last wire.ID, err error) {
 		case s == nil:
 			return errNotSubscribed
 		}
-		r, err := s.lastIDs(ctx)
-		last = idOf(r.GetLastMessageId())
-		if stands := r.GetConsumerMarkDeletePosition(); last.Entry < 0 && stands != nil {
-			last = idOf(stands)
-		}
+		r, err = s.lastIDs(ctx)
 		return err
 	})
-	return last, err
+	return r, err
 }
 
 // lastIDs asks for the last entry of the topic partition, and for the position of the subscription.
@@ -306,6 +330,10 @@ func (s *session) lastIDs(ctx context.Context) (*pulsarpb.CommandGetLastMessageI
 		return nil, s.conn.refusal("last id of "+s.consumer.sub.Topic, answer)
 	}
 	return r, nil
+}
+
+func compare(a, b wire.ID) int {
+	return cmp.Or(cmp.Compare(a.Ledger, b.Ledger), cmp.Compare(a.Entry, b.Entry))
 }
 
 func idOf(m *pulsarpb.MessageIdData) wire.ID {

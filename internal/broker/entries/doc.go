@@ -8,6 +8,7 @@
 //
 //   - Every entry of the subscription is delivered until it is acked, despite failing connections and brokers. An entry that was handed
 //     on but not acked before a reconnect is redelivered.
+//   - A reader, which has no durable subscription, receives each entry from its [Start] on once, in the order of the topic partition.
 //   - A consumer holds entries of at most Permits events that were not taken, and the few entries that a broker sends beyond its permits;
 //     a broker that exceeds them further loses its connection. The permits of all taken entries return to the broker.
 //   - The broker's input is checked before use: lengths before memory is allocated, counts before arithmetic. A broker that sends invalid

@@ -19,7 +19,7 @@ var (
 	ErrLost = errors.New("entries: a topic partition is no longer read")
 )
 
-// errMoved refuses the ack of an entry that stays in a cluster which its topic has left.
+// errMoved refuses the ack of an entry that stays in a cluster which its topic has left, and ends a reader of that cluster.
 var errMoved = errors.New("entries: the topic has moved to another cluster, where another entry may have this id")
 
 // LostError reports the end of a consumer that was not closed.

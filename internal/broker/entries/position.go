@@ -1,7 +1,6 @@
 package entries
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -49,7 +48,7 @@ func (c *Consumer) stands(now positionAt) {
 	before := c.position
 	c.position = now
 	c.mu.Unlock()
-	if before.known && before.cluster == now.cluster && cmp.Or(cmp.Compare(now.id.Ledger, before.id.Ledger), cmp.Compare(now.id.Entry, before.id.Entry)) < 0 {
+	if before.known && before.cluster == now.cluster && compare(now.id, before.id) < 0 {
 		c.client.metrics.setBack.Inc()
 		c.client.log.Warn("the position of the subscription moved back: settled events are delivered again",
 			"topic", c.sub.Topic, "subscription", c.sub.Name, "before", before.id, "now", now.id)

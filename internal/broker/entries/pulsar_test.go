@@ -375,6 +375,45 @@ func TestLastIDOfARealBroker(t *testing.T) {
 	}
 }
 
+// A broker finds the place of a time for a reader, whose subscription keeps nothing.
+func TestAReaderSinceATime(t *testing.T) {
+	t.Parallel()
+	topic := pulsartest.Topic(t, 0)
+	producer := producerOf(t, pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+	defer producer.Close()
+	if _, err := realClient(t).Subscribe(t.Context(), Subscription{Topic: topic, Name: "s", Type: Shared, Permits: 1, Queue: NewQueue()}); err != nil {
+		t.Fatal(err) // it keeps the entries
+	}
+	publish(t, producer, "old", "old")
+	time.Sleep(3 * time.Second) // real: a broker counts back in seconds
+	publish(t, producer, "new")
+	since := time.Now()
+	read := func(s Start) string {
+		t.Helper()
+		queue := NewQueue()
+		consumer, err := realClient(t).Subscribe(t.Context(), Subscription{Topic: topic, Type: Exclusive, Start: &s, Permits: 10, Queue: queue})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer consumer.Close()
+		publish(t, producer, "new") // a slow host may have missed the first one
+		got, err := queue.Receive(t.Context(), nil, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(got[0].Entry.Payload)
+	}
+	if got := read(Start{Since: since}); got != "new" {
+		t.Errorf("since a time it reads %q first", got)
+	}
+	if got := read(Start{Since: since.Add(-time.Hour)}); got != "old" {
+		t.Errorf("since long ago it reads %q first", got)
+	}
+	if got := read(Start{ID: Latest}); got != "new" {
+		t.Errorf("from the end on it reads %q first", got)
+	}
+}
+
 // TestExistsAtABroker: a real broker creates no topic for the question, and knows those that are there.
 func TestExistsAtABroker(t *testing.T) {
 	c := realClient(t)

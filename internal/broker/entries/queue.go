@@ -25,10 +25,12 @@ type Delivered struct {
 	Raw        []byte            // the entry as sent; for a message in chunks, the payloads of all if it is broken, else nil
 	Permits    int               // permits that the broker deducted for it
 
-	from  *session
-	taken bool
-	part  bool // a chunk by itself
-	first bool // that is the first of its message
+	from   *session
+	read   *reading // nil: its consumer is no reader
+	resume wire.ID  // see reading.from
+	taken  bool
+	part   bool // a chunk by itself
+	first  bool // that is the first of its message
 }
 
 // openMax bounds the bytes of payloads that are decompressed before they enter the queue. Permits count events, not
@@ -128,6 +130,9 @@ func (q *Queue) poll(dst []*Delivered, entriesMax int) ([]*Delivered, error) {
 	n := min(len(q.entries), entriesMax)
 	for _, d := range q.entries[:n] {
 		q.bytes.Add(-int64(len(d.Entry.Payload)))
+		if d.read != nil {
+			d.read.received(d)
+		}
 	}
 	dst = append(dst, q.entries[:n]...)
 	clear(q.entries[:n])

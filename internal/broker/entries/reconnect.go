@@ -56,7 +56,9 @@ func (c *Consumer) serve(ctx context.Context, s *session) (steady bool) {
 	defer lasting.Stop()
 	following, stop := context.WithCancel(ctx)
 	defer stop()
-	c.client.work.Go(func() { c.follow(following, s) })
+	if c.read == nil {
+		c.client.work.Go(func() { c.follow(following, s) })
+	}
 	for {
 		select {
 		case <-c.wake:
@@ -109,8 +111,10 @@ func (c *Consumer) tick(s *session) {
 	for _, id := range chunks.GivenUp {
 		s.settled(wire.AckID{ID: id}) // the broker has them back
 	}
-	for _, id := range append(chunks.Redundant, s.alone.expire(c.client.now())...) {
-		c.acks.add([]wire.AckID{{ID: id}})
+	if c.read == nil {
+		for _, id := range append(chunks.Redundant, s.alone.expire(c.client.now())...) {
+			c.acks.add([]wire.AckID{{ID: id}})
+		}
 	}
 	cfg := c.client.cfg
 	for request, a := range s.receipts {
@@ -197,6 +201,9 @@ func (c *Consumer) leave(s *session) ending {
 
 // again subscribes until it succeeds, the consumer is closed, or the failure is final.
 func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *pace) (*session, error) {
+	if c.read != nil && e.seeds != nil { // no entry there follows those that were received
+		return nil, &LostError{Consumer: c, Topic: c.sub.Topic, Cause: errMoved}
+	}
 	connects := backoff.Backoff{Min: c.client.cfg.BackoffMin, Max: c.client.cfg.ReconnectMax}
 	for {
 		if backoff.Sleep(ctx, c.client.jitter(delay)) != nil || ctx.Err() != nil {

@@ -46,7 +46,7 @@ type awaited struct {
 func (s *session) arrived(f wire.Frame) error {
 	d := &Delivered{
 		Consumer: s.consumer, ID: f.Message.ID, Cluster: s.cluster, Redelivery: f.Message.Redelivery, AckSet: f.Message.AckSet,
-		Raw: f.Entry, from: s,
+		Raw: f.Entry, from: s, read: s.consumer.read,
 	}
 	payloadMax := s.consumer.client.cfg.PayloadBytesMax
 	err := s.conn.parser.ParseHead(&d.Entry, f.Entry, payloadMax)
@@ -99,6 +99,12 @@ func (s *session) incomplete(m *wire.Incomplete) {
 // push hands an entry on, with the reason if it is broken.
 func (s *session) push(d *Delivered, err error) error {
 	c := s.consumer
+	if c.read != nil {
+		if c.read.has(d.ID) {
+			return s.keep(d)
+		}
+		d.resume = c.chunks.before(d.ID)
+	}
 	if err != nil {
 		d.markBroken(err)
 	} else if c.sub.Queue.opens() {

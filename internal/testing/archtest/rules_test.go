@@ -68,7 +68,7 @@ var arrows = map[string]arrow{
 		"the group of a subscription: it needs a log of records, and nothing of the group's work",
 	},
 	"internal/deadletter": {
-		[]string{"ring", "internal/base/event", "internal/broker/entries/pulsarpb", "internal/broker/pulsarread", "internal/broker/pulsarsend", "internal/broker/topicname", "internal/key", "internal/netx/untrusted", "internal/source"},
+		[]string{"ring", "internal/base/event", "internal/broker/entries", "internal/broker/entries/wire", "internal/broker/pulsarread", "internal/broker/pulsarsend", "internal/broker/topicname", "internal/key", "internal/netx/untrusted", "internal/source"},
 		"works on topics from outside, beside running routers: of the source it knows the names that copies carry",
 	},
 	"internal/controllog/act": {
@@ -226,7 +226,7 @@ var pureFolders = []pure{
 	{dir: "internal/controllog/claim", impure: []string{"keeper.go", "read.go"}},
 	{dir: "internal/mailbox", impure: []string{"mailboxes.go", "metrics.go", "remember.go"}},
 	{dir: "internal/mailbox/admission"},
-	{dir: "internal/broker/entries", impure: []string{"acking.go", "address.go", "auth.go", "chunks.go", "client.go", "config.go", "conn.go", "consumer.go", "errors.go", "exists.go", "handshake.go", "lookup.go", "pool.go", "position.go", "queue.go", "read.go", "reconnect.go", "session.go", "write.go"}},
+	{dir: "internal/broker/entries", impure: []string{"acking.go", "address.go", "auth.go", "chunks.go", "client.go", "config.go", "conn.go", "consumer.go", "errors.go", "exists.go", "handshake.go", "lookup.go", "pool.go", "position.go", "queue.go", "read.go", "reader.go", "reconnect.go", "session.go", "write.go"}},
 	{dir: "internal/broker/entries/wire"},
 	{dir: "internal/app", impure: []string{"manual.go", "reservations.go", "server.go", "session.go", "writer.go"}},
 	{dir: "internal/node", impure: []string{"acts.go", "admit.go", "audit.go", "claims.go", "consume.go", "drain_cycle.go", "driver.go", "gossip_view.go", "health.go", "incarnation.go", "metrics.go", "node.go", "parks.go", "reach.go", "report.go", "report_history.go", "report_keys.go", "rollout.go", "schedules.go", "shown.go", "steering.go", "unpark.go", "unpark_letter.go", "unpark_read.go"}},

@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
 // Handle handles a command as a real broker does.
@@ -106,6 +107,9 @@ func (l *Link) subscribe(c *pulsarpb.CommandSubscribe) {
 	m := &member{link: l, id: c.GetConsumerId(), topic: t}
 	l.members[m.id] = m
 	t.consumers = append(t.consumers, m)
+	if start := c.GetStartMessageId(); start != nil {
+		t.begin(m, wire.ID{Ledger: int64(start.GetLedgerId()), Entry: int64(start.GetEntryId())})
+	}
 	l.success(c.GetRequestId())
 }
 

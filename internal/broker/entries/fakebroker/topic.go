@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// topic is a topic partition with one SHARED subscription. Guarded by the cluster's lock.
+// topic is a topic partition with one SHARED subscription, or with one reader. Guarded by the cluster's lock.
 type topic struct {
 	partitions uint32
 	owner      *Broker // nil: the broker that is asked
@@ -206,6 +206,16 @@ func (t *topic) release(from *member, ids []*pulsarpb.MessageIdData) {
 		})
 		if named && e.to == from {
 			e.to = nil
+		}
+	}
+}
+
+// begin makes a topic with one reader begin at an entry: earlier ones count as sent.
+func (t *topic) begin(reader *member, at wire.ID) {
+	for _, e := range t.entries {
+		e.to, e.read = nil, false
+		if e.id.Ledger < at.Ledger || e.id.Ledger == at.Ledger && e.id.Entry < at.Entry {
+			e.to = reader
 		}
 	}
 }

@@ -2377,16 +2377,19 @@ type CommandSubscribe struct {
 	InitialPosition            *CommandSubscribe_InitialPosition `protobuf:"varint,13,opt,name=initial_position,json=initialPosition,enum=ringfence.pulsar.CommandSubscribe_InitialPosition" json:"initial_position,omitempty"`
 	ReplicateSubscriptionState *bool                             `protobuf:"varint,14,opt,name=replicate_subscription_state,json=replicateSubscriptionState" json:"replicate_subscription_state,omitempty"`
 	ForceTopicCreation         *bool                             `protobuf:"varint,15,opt,name=force_topic_creation,json=forceTopicCreation,def=1" json:"force_topic_creation,omitempty"`
-	SubscriptionProperties     []*KeyValue                       `protobuf:"bytes,18,rep,name=subscription_properties,json=subscriptionProperties" json:"subscription_properties,omitempty"`
-	ConsumerEpoch              *uint64                           `protobuf:"varint,19,opt,name=consumer_epoch,json=consumerEpoch" json:"consumer_epoch,omitempty"`
-	unknownFields              protoimpl.UnknownFields
-	sizeCache                  protoimpl.SizeCache
+	// How far before the broker's time a new subscription begins, by the times that producers claim; 0: at start_message_id.
+	StartMessageRollbackDurationSec *uint64     `protobuf:"varint,16,opt,name=start_message_rollback_duration_sec,json=startMessageRollbackDurationSec,def=0" json:"start_message_rollback_duration_sec,omitempty"`
+	SubscriptionProperties          []*KeyValue `protobuf:"bytes,18,rep,name=subscription_properties,json=subscriptionProperties" json:"subscription_properties,omitempty"`
+	ConsumerEpoch                   *uint64     `protobuf:"varint,19,opt,name=consumer_epoch,json=consumerEpoch" json:"consumer_epoch,omitempty"`
+	unknownFields                   protoimpl.UnknownFields
+	sizeCache                       protoimpl.SizeCache
 }
 
 // Default values for CommandSubscribe fields.
 const (
-	Default_CommandSubscribe_Durable            = bool(true)
-	Default_CommandSubscribe_ForceTopicCreation = bool(true)
+	Default_CommandSubscribe_Durable                         = bool(true)
+	Default_CommandSubscribe_ForceTopicCreation              = bool(true)
+	Default_CommandSubscribe_StartMessageRollbackDurationSec = uint64(0)
 )
 
 func (x *CommandSubscribe) Reset() {
@@ -2515,6 +2518,13 @@ func (x *CommandSubscribe) GetForceTopicCreation() bool {
 		return *x.ForceTopicCreation
 	}
 	return Default_CommandSubscribe_ForceTopicCreation
+}
+
+func (x *CommandSubscribe) GetStartMessageRollbackDurationSec() uint64 {
+	if x != nil && x.StartMessageRollbackDurationSec != nil {
+		return *x.StartMessageRollbackDurationSec
+	}
+	return Default_CommandSubscribe_StartMessageRollbackDurationSec
 }
 
 func (x *CommandSubscribe) GetSubscriptionProperties() []*KeyValue {
@@ -3662,7 +3672,7 @@ const file_pulsar_proto_rawDesc = "" +
 	"\bREDIRECT\x10\x00\x12\v\n" +
 	"\aCONNECT\x10\x01\x12\n" +
 	"\n" +
-	"\x06FAILED\x10\x02\"\xaf\a\n" +
+	"\x06FAILED\x10\x02\"\x80\b\n" +
 	"\x10CommandSubscribe\x12\x14\n" +
 	"\x05topic\x18\x01 \x02(\tR\x05topic\x12\"\n" +
 	"\fsubscription\x18\x02 \x02(\tR\fsubscription\x12E\n" +
@@ -3680,7 +3690,8 @@ const file_pulsar_proto_rawDesc = "" +
 	"\x0eread_compacted\x18\v \x01(\bR\rreadCompacted\x12]\n" +
 	"\x10initial_position\x18\r \x01(\x0e22.ringfence.pulsar.CommandSubscribe.InitialPositionR\x0finitialPosition\x12@\n" +
 	"\x1creplicate_subscription_state\x18\x0e \x01(\bR\x1areplicateSubscriptionState\x126\n" +
-	"\x14force_topic_creation\x18\x0f \x01(\b:\x04trueR\x12forceTopicCreation\x12S\n" +
+	"\x14force_topic_creation\x18\x0f \x01(\b:\x04trueR\x12forceTopicCreation\x12O\n" +
+	"#start_message_rollback_duration_sec\x18\x10 \x01(\x04:\x010R\x1fstartMessageRollbackDurationSec\x12S\n" +
 	"\x17subscription_properties\x18\x12 \x03(\v2\x1a.ringfence.pulsar.KeyValueR\x16subscriptionProperties\x12%\n" +
 	"\x0econsumer_epoch\x18\x13 \x01(\x04R\rconsumerEpoch\"B\n" +
 	"\aSubType\x12\r\n" +
