@@ -161,6 +161,18 @@ def test_a_caller_that_is_gone(ringfence_router: Router, style: str) -> None:
     assert call.outcome() == Outcome("cancelled")
     assert waits.outcome() == Outcome("not_started")
     assert ringfence_router.deliver("k").outcome() == Outcome("done")
+    started.clear()
+    with ringfence.Lane(ringfence_router.endpoint) as lane:
+
+        def ask() -> None:
+            with pytest.raises(CallError):
+                lane.invoke("k", "do", timeout=10 * WAIT)
+
+        caller = threading.Thread(target=ask)
+        caller.start()
+        assert started.wait(WAIT)
+    assert isinstance(causes.get(timeout=WAIT), ringfence.CallerGone), "the lane was closed"
+    caller.join(WAIT)
 
 
 def test_a_handler_timeout_is_not_a_caller_that_is_gone() -> None:

@@ -612,6 +612,8 @@ class Router:
                 return lane.InvokeResponse(outcome=lane.OUTCOME_NOT_RUN, code="cycle", text="a handler of the same key waits for it")
         timeout = request.timeout_ms / 1000 or TIMEOUT_DEFAULT
         delivery = self.call(request.key, request.method, request.payload, id=request.id, timeout=timeout, path=tuple(request.path))
+        if not context.add_callback(delivery.give_up):  # called when the caller goes away; it has gone already
+            delivery.give_up()
         if not delivery._over.wait(timeout):
             delivery.give_up()
             if not delivery.over:

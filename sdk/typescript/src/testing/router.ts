@@ -324,13 +324,14 @@ export class TestRouter {
   }
 
   /** Answers a call of a Lane, as a router does. */
-  async #invoke({ key, method, payload, id, timeoutMs, path }: InvokeRequest) {
+  async #invoke({ key, method, payload, id, timeoutMs, path }: InvokeRequest, gone: (giveUp: () => void) => void) {
     const running = this.#boxes.get(nameOf(key))?.running;
     if (running !== undefined && path.includes(xxh64(Buffer.from(key)))) {
       return { outcome: LaneOutcome.NOT_RUN, code: "cycle", text: "a handler of the same key waits for it" };
     }
     const delivery = this.call({ key, method, payload, id, timeoutMs: Number(timeoutMs), path });
     const timer = setTimeout(() => delivery.giveUp(), Number(timeoutMs) || callTimeoutDefault);
+    gone(() => delivery.giveUp());
     const { kind, reply, code = "", reason: text } = await delivery.outcome();
     clearTimeout(timer);
     switch (kind) {
@@ -470,7 +471,7 @@ export class TestRouter {
           );
         },
         invoke: (call: ServerUnaryCall<Buffer, Buffer>, answer: sendUnaryData<Buffer>) => {
-          this.#invoke(fromBinary(InvokeRequestSchema, call.request)).then(
+          this.#invoke(fromBinary(InvokeRequestSchema, call.request), (giveUp) => void call.on("cancelled", giveUp)).then(
             (response) => answer(null, Buffer.from(toBinary(InvokeResponseSchema, create(InvokeResponseSchema, response)))),
             (err: Error) => answer({ code: codes.INTERNAL, details: err.message }),
           );

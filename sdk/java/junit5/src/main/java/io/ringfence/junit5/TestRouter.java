@@ -7,6 +7,7 @@ import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.inprocess.InProcessChannelBuilder;
 import io.grpc.inprocess.InProcessServerBuilder;
+import io.grpc.stub.ServerCallStreamObserver;
 import io.grpc.stub.StreamObserver;
 import io.ringfence.client.Event;
 import io.ringfence.client.Fence;
@@ -662,6 +663,7 @@ public final class TestRouter implements AutoCloseable {
             long ms = request.getTimeoutMs() > 0 ? request.getTimeoutMs() : TimeUnit.SECONDS.toMillis(10);
             Call call = Call.newBuilder().setMethod(request.getMethod()).setId(request.getId()).setTimeoutMs(ms).addAllPath(request.getPathList()).build();
             Delivery delivery = call(Event.of(request.getKey().toByteArray()).payload(request.getPayload().toByteArray()).build(), call);
+            ((ServerCallStreamObserver<InvokeResponse>) out).setOnCancelHandler(delivery::giveUp); // the caller is no longer waiting
             delivery.future.orTimeout(ms, TimeUnit.MILLISECONDS);
             delivery.future.whenComplete((outcome, late) -> {
                 if (outcome != null) {

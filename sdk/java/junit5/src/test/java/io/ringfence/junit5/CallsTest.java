@@ -130,6 +130,17 @@ class CallsTest {
     }
 
     @Test
+    void aCallerWhoseLaneIsClosed(TestRouter router) throws InterruptedException {
+        CountDownLatch started = new CountDownLatch(1);
+        BlockingQueue<Object> causes = waiting(router, started);
+        try (Lane lane = router.lane()) {
+            lane.invokeAsync(bytes("k"), "do", bytes(""), CallOptions.NONE.timeout(java.time.Duration.ofSeconds(10 * WAIT_SECONDS)));
+            assertTrue(started.await(WAIT_SECONDS, TimeUnit.SECONDS));
+        }
+        assertEquals(CallerGoneException.class, causes.poll(WAIT_SECONDS, TimeUnit.SECONDS).getClass());
+    }
+
+    @Test
     void aHandlerTimeoutIsNotACallerThatIsGone() throws InterruptedException {
         try (TestRouter router = new TestRouter(java.time.Duration.ofSeconds(1))) {
             BlockingQueue<Object> causes = waiting(router, new CountDownLatch(1));
