@@ -102,11 +102,11 @@ unit: unit-race unit-plain unit-processes ## All tests but the end-to-end ones; 
 
 .PHONY: unit-race
 unit-race: # those of packages with goroutines
-	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=8 -timeout=15m $(ARGS) ./internal/node ./internal/source $(unit_packages)
+	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=12 -timeout=15m $(ARGS) ./internal/node ./internal/source $(unit_packages)
 
 .PHONY: unit-processes
 unit-processes: # those of the commands
-	$(GO) test -p=3 -parallel=8 -timeout=15m $(ARGS) $(process_packages)
+	$(GO) test -p=3 -parallel=12 -timeout=15m $(ARGS) $(process_packages)
 
 .PHONY: unit-plain
 unit-plain: # those of packages without any, and of drivers

@@ -46,13 +46,19 @@ result=0
 wait "$async" || result=1
 wait "$threads" || result=1
 
-# After the rules: tests and rules share few CPUs. The tests of the worker wait as long as all others, so the two run beside each other.
-quietly worker "$python" -m pytest -p no:cacheprovider tests/test_worker.py &
-worker=$!
+# After the rules: tests and rules share few CPUs. The tests wait for most of their time, so those of a session, of reservations, and all others run beside
+# each other, and beside the programs of README.md.
+tests=()
+beside() {
+	quietly "$@" &
+	tests+=($!)
+}
+beside worker "$python" -m pytest -p no:cacheprovider tests/test_worker.py
+beside reservations "$python" -m pytest -p no:cacheprovider tests/test_reservations.py
+[ "$result" != 0 ] || beside readme tests/readme.sh "$ROUTER" # with what build.sh has built
 {
-	quietly tests "$python" -m pytest -p no:cacheprovider --ignore=tests/test_worker.py &&
-		PYTHONPATH=$PWD/src quietly orders "$python" -m pytest -q -p no:cacheprovider -p ringfence.pytest_plugin ../../examples/orders-python &&
-		quietly readme tests/readme.sh "$ROUTER"
+	quietly tests "$python" -m pytest -p no:cacheprovider --ignore=tests/test_worker.py --ignore=tests/test_reservations.py &&
+		PYTHONPATH=$PWD/src quietly orders "$python" -m pytest -q -p no:cacheprovider -p ringfence.pytest_plugin ../../examples/orders-python
 } || result=1
-wait "$worker" || result=1
+for process in "${tests[@]}"; do wait "$process" || result=1; done
 exit "$result"

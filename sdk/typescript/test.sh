@@ -25,8 +25,13 @@ export RINGFENCE_VERSION=${RINGFENCE_VERSION:-0.0.0-test}
 step setup scripts/setup.sh
 step generated node scripts/generate.mjs --check
 # A file takes seconds, or minutes at low priority on a busy machine. What hangs is named at its end. Tests wait for most of their time.
-step unit node --test --test-concurrency=3 --test-timeout=600000 build/js/test/*.test.js
+step unit node --test --test-concurrency=6 --test-timeout=600000 build/js/test/*.test.js
 step package node scripts/package.mjs
-step readme node scripts/readme.mjs
+# The programs of README.md mostly wait, so the rest runs beside them.
+step readme node scripts/readme.mjs &
+readme=$!
+trap 'kill "$readme" 2>/dev/null || true' EXIT
 step orders scripts/orders.sh
 step conformance ./conformance.sh
+trap - EXIT
+wait "$readme"
