@@ -70,6 +70,9 @@ race_packages    = ./client/... ./forward ./internal/adminhttp/... ./internal/ap
 unit_packages    = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) list $(race_packages)))
 other_packages   = $(filter-out $(shell $(GO) list $(pure_packages) $(driver_packages) $(process_packages) ./internal/node ./internal/source $(race_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
 
+# Tests of one goroutine that touch much memory, which takes the race detector twenty times as long.
+plain_tests = ^TestHeapAfterAMillionKeys$$
+
 # The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
@@ -102,7 +105,7 @@ unit: unit-race unit-plain unit-processes ## All tests but the end-to-end ones; 
 
 .PHONY: unit-race
 unit-race: # those of packages with goroutines
-	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=12 -timeout=15m $(ARGS) ./internal/node ./internal/source $(unit_packages)
+	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=12 -timeout=15m -skip '$(plain_tests)' $(ARGS) ./internal/node ./internal/source $(unit_packages)
 
 .PHONY: unit-processes
 unit-processes: # those of the commands
@@ -112,6 +115,7 @@ unit-processes: # those of the commands
 unit-plain: # those of packages without any, and of drivers
 	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
 	$(GO) test -timeout=15m $(ARGS) $(driver_packages) $(other_packages)
+	$(GO) test -timeout=15m $(ARGS) -run '$(plain_tests)' ./internal/mailbox
 
 # Packages compiled ahead, at low priority, do not take the CPUs from tests that measure leases. Go caches no linked tests.
 .PHONY: unit-compile
