@@ -152,7 +152,7 @@ func TestSeedIsTriedForEver(t *testing.T) {
 	cfg = testConfig("late")
 	cfg.Listen = addr
 	free()
-	late := startNode(t, cfg)
+	late := startNodeAt(t, cfg)
 	eventually.True(t, "the seed to be found", func() bool { return allSeeAll([]*testNode{early, late}) })
 }
 
@@ -160,9 +160,9 @@ func TestSeedIsTriedForEver(t *testing.T) {
 func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig("lonely")
-	cfg.Listen = freeAddr(t)
-	cfg.Seeds = []string{cfg.Listen}
-	lonely := startNode(t, cfg)
+	only := func(addr string) { cfg.Listen, cfg.Seeds = addr, []string{addr} }
+	only(freeAddr(t))
+	lonely := startNodeElsewhere(t, &cfg, quiet(), only)
 	reported := func() bool { return testutil.ToFloat64(lonely.gossip.metrics.onlySelf) == 1 }
 	eventually.True(t, "the report", reported)
 	other := testConfig("other")
@@ -191,15 +191,9 @@ func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 			cfg.Listen, cfg.Advertise, cfg.Seeds = c.listen, "127.0.0.2:1", []string{c.seed}
 			log := new(warnings)
 			logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-			alone, err := tryNode(t, cfg, nil, nil, logger)
-			for err != nil && strings.Contains(err.Error(), "address already in use") { // as it is here at first; and another process may take an address that was free
-				addr := freeAddr(t)
+			alone := startNodeElsewhere(t, &cfg, logger, func(addr string) { // the address is taken in one case
 				cfg.Listen, cfg.Seeds = strings.Replace(addr, "127.0.0.1", "0.0.0.0", 1), []string{addr}
-				alone, err = tryNode(t, cfg, nil, nil, logger)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			})
 			attempts := func() float64 {
 				joins := alone.gossip.metrics.joins
 				return testutil.ToFloat64(joins.WithLabelValues("seed", "failed")) + testutil.ToFloat64(joins.WithLabelValues("seed", "unresolved")) +
@@ -222,7 +216,8 @@ func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 func TestSeedsThatAreRefusedAreReported(t *testing.T) {
 	t.Parallel()
 	seed := testConfig("other")
-	seed.Listen = freeAddr(t)
+	var free func()
+	seed.Listen, free = address.Held(t)
 	cfg := testConfig("alone")
 	cfg.Seeds = []string{seed.Listen}
 	log := new(warnings)
@@ -230,7 +225,8 @@ func TestSeedsThatAreRefusedAreReported(t *testing.T) {
 	alone.gossip.roster.mu.Lock()
 	alone.gossip.roster.strangersMax = 0 // as if others had taken all places
 	alone.gossip.roster.mu.Unlock()
-	startNode(t, seed)
+	free()
+	startNodeAt(t, seed)
 	const refused = "seeds answer, but this node refuses their members: see the log line gossip refused and its metric"
 	eventually.True(t, "the report", func() bool { return log.count(refused) == 1 || log.count("seeds name only this node") > 0 })
 	if log.count(refused) != 1 {
@@ -409,6 +405,36 @@ func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, limit
 	return n
 }
 
+const inUse = "address already in use"
+
+// startNodeAt starts a member at an address that was free a moment ago, once no other process has it.
+func startNodeAt(t *testing.T, cfg Config) (n *testNode) {
+	t.Helper()
+	eventually.True(t, "the address to be free", func() (free bool) {
+		var err error
+		if n, err = tryNode(t, cfg, nil, nil, quiet()); err != nil && !strings.Contains(err.Error(), inUse) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return n
+}
+
+// startNodeElsewhere starts a member, and tells move another free address for cfg as long as that of cfg is taken.
+func startNodeElsewhere(t *testing.T, cfg *Config, log *slog.Logger, move func(addr string)) *testNode {
+	t.Helper()
+	for {
+		n, err := tryNode(t, *cfg, nil, nil, log)
+		switch {
+		case err == nil:
+			return n
+		case !strings.Contains(err.Error(), inUse):
+			t.Fatal(err)
+		}
+		move(freeAddr(t))
+	}
+}
+
 // tryNode returns the error of a node that cannot listen.
 func tryNode(t *testing.T, cfg Config, settings identity.Identity, limiter Limiter, log *slog.Logger) (*testNode, error) {
 	t.Helper()
@@ -541,7 +567,7 @@ func TestOnlySelfIsNotReportedForALaterIncarnation(t *testing.T) {
 		select {
 		case <-g.Ready():
 		case err := <-ended:
-			if cancel(); !strings.Contains(err.Error(), "address already in use") {
+			if cancel(); !strings.Contains(err.Error(), inUse) {
 				t.Fatal(err)
 			}
 			run(change, until) // another process has taken the address that was free: with another one
