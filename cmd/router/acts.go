@@ -62,7 +62,7 @@ const actsReconnectMax = 10 * time.Second
 func actsAt(auth *pulsarAuth, topic string, log *slog.Logger) (controllog.Transport, error) {
 	c := controllog.DefaultPulsarConfig()
 	c.Topic, c.DeniedIsFinal, c.ReconnectMax = topic, true, actsReconnectMax
-	return controllog.NewPulsar(c, auth.options(), log)
+	return controllog.NewPulsar(c, auth.options(), auth.access(), log)
 }
 
 // actCommands act on single keys.

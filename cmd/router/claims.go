@@ -55,5 +55,5 @@ func topicExists(ctx context.Context, auth *pulsarAuth, topic string, log *slog.
 func claimsAt(auth *pulsarAuth, topic string, log *slog.Logger) (controllog.Transport, error) {
 	c := controllog.DefaultPulsarConfig()
 	c.Topic, c.DeniedIsFinal = topic, true
-	return controllog.NewPulsar(c, auth.options(), log)
+	return controllog.NewPulsar(c, auth.options(), auth.access(), log)
 }

@@ -159,7 +159,7 @@ func throughPulsar(cfg config.Config) broker {
 			c := controllog.DefaultPulsarConfig()
 			c.Topic = cfg.ControlTopic()
 			c.SendTimeout = cfg.Ownership.Lease
-			return controllog.NewPulsar(c, auth.options(), log)
+			return controllog.NewPulsar(c, auth.options(), auth.access(), log)
 		},
 		claims: func(topic string, log *slog.Logger) (controllog.Transport, error) {
 			return claimsAt(auth, topic, log)

@@ -30,6 +30,7 @@ func TestContract(t *testing.T) {
 		"own appends come back in turn": ownAppendsInTurn,
 		"latest sees only what follows": latestSeesWhatFollows,
 		"reopen is inclusive":           reopenIsInclusive,
+		"ahead of the end sees it grow": aheadOfTheEndSeesItGrow,
 		"short reader returns two":      shortReaderReturnsTwo,
 		"order survives a new ledger":   orderSurvivesNewLedger,
 		"a cancelled tail ends":         cancelledTailEnds,
@@ -111,6 +112,23 @@ func latestSeesWhatFollows(t *testing.T, s site) {
 	appendOne(t, tr, "after")
 	if got := tail.take(t, 1); string(got[0].Data) != "after" {
 		t.Errorf("first record = %s, want after", got[0].Data)
+	}
+}
+
+// A reader that is opened at a place which the log has not reached, as after a restore, begins behind the newest record, and not there: its positions show that the log
+// is another one.
+func aheadOfTheEndSeesItGrow(t *testing.T, s site) {
+	tr := s.connect(t)
+	before := openTail(t, tr, event.Position{})
+	appendOne(t, tr, "before")
+	at := before.take(t, 1)[0].At
+	for _, ahead := range []event.Position{{Ledger: at.Ledger, Entry: at.Entry + 5}, {Ledger: at.Ledger + 1000, Entry: 3}} {
+		tail := openTail(t, tr, ahead)
+		appendOne(t, tr, "after")
+		want := before.take(t, 1)
+		if got := tail.take(t, 1); !sameEntry(got[0], want[0]) {
+			t.Errorf("opened at %v the first record is that at %v, want that at %v", ahead, got[0].At, want[0].At)
+		}
 	}
 }
 

@@ -13,9 +13,9 @@
 //
 // # Invariants
 //
-//   - Every reader sees the records in one order, each at its [event.Position]. A
-//     record may be delivered twice (producer retries, reconnects); a missing record
-//     shows as a gap or a ledger change, which the machine checks, or [Whole] for other readers.
+//   - Every reader sees the records in one order, each at its [event.Position], and misses none. A
+//     record may stand in the log twice (producer retries). The machine of ownership relies on
+//     neither: it checks positions.
 //   - Unreadable bytes still count as a record at a position: they are delivered without
 //     a body, so that every member skips the same record.
 //   - Reading the log never waits for an append, and an append never waits for a reader.
@@ -24,7 +24,7 @@
 //
 //	log.go        Log: effects in, inputs out
 //	transport.go  Transport: the interface that a Log uses
-//	whole.go      Whole: a transport that misses no record
+//	watched.go    Watched: a transport that finds out that its log was replaced
 //	read.go       Read and ReadOnce: one reader, for those that have no Log
 //	codec.go      records to bytes and back, with encode.go and decode.go
 //	mem.go, remote.go, pulsar.go   the transports

@@ -374,7 +374,7 @@ func (l *Log) readReserved(ctx context.Context, eff ownership.ReadFirst, kept *p
 		kept.stretch = &stretch{Stretch: ownership.Stretch{Group: l.cfg.Group, Partitions: eff.Partitions}}
 	}
 	read, done := kept.stretch, false
-	torn, err := readOn(ctx, Whole(l.transport, l.log), Anchored, read.last, l.cfg.Prefetch, func(e Entry) (enough bool) {
+	torn, err := readOn(ctx, l.transport, Anchored, read.last, l.cfg.Prefetch, func(e Entry) (enough bool) {
 		if done = !e.At.Before(eff.Before); !done && read.last.Before(e.At) {
 			record, _ := Decode(l.cfg.Group, e.Data)
 			read.Read(e.At, record)

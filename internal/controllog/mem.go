@@ -53,7 +53,7 @@ func (m *Mem) Roll() {
 }
 
 // Restore empties the log and restarts it at this position, as when the topic was deleted by
-// force or its cluster was restored.
+// force or its cluster was restored. A Tail that has read from the former log ends with the next record.
 func (m *Mem) Restore(next event.Position) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -87,22 +87,29 @@ func (m *Mem) Append(data []byte, done func(error)) {
 func (m *Mem) Tail(ctx context.Context, from event.Position, _ int, opened func(), record func(Entry)) error {
 	topic, end := m.end()
 	switch {
-	case from.IsZero():
+	case from.IsZero(), end.Before(from): // a broker takes a place that the log has not reached for its end
 		from = end
 	case from == Anchored: // memory is short: it keeps nothing that is older for long
 		from = First
 	}
 	opened()
+	read := false
 	for ctx.Err() == nil {
 		if now, _ := m.end(); now != topic {
-			topic, from = now, First // like a broker's client, a reader silently continues with the new topic
+			if from = First; !read {
+				topic = now
+			}
 		}
 		entries, grown := m.from(from)
 		for _, e := range entries {
 			if ctx.Err() != nil {
 				break
 			}
+			if now, _ := m.end(); now != topic && read { // as a reader of a broker
+				return ErrReplaced
+			}
 			record(e)
+			read = true
 			from = event.Position{Ledger: e.At.Ledger, Entry: e.At.Entry + 1}
 		}
 		if len(entries) > 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -44,7 +45,7 @@ func TestLateAnswersOfALostProducerEndNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultPulsarConfig()
 		cfg.Topic = "persistent://public/default/log"
-		p, err := NewPulsar(cfg, pulsar.ClientOptions{}, slog.New(slog.DiscardHandler))
+		p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: "pulsar://a"}, entries.Access{}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +96,7 @@ func TestALostProducerIsSaidWithItsReason(t *testing.T) {
 		if cfg.SendTimeout = time.Millisecond; answer != nil {
 			cfg.SendTimeout = time.Hour // that no answer came is another reason
 		}
-		p, err := NewPulsar(cfg, pulsar.ClientOptions{}, slog.New(slog.NewTextHandler(&said, nil)))
+		p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: "pulsar://a"}, entries.Access{}, slog.New(slog.NewTextHandler(&said, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +140,7 @@ func (c *refusing) CreateProducer(pulsar.ProducerOptions) (pulsar.Producer, erro
 func TestAStopWhileNoProducerCanBeMade(t *testing.T) {
 	cfg := DefaultPulsarConfig()
 	cfg.Topic = "persistent://public/default/log"
-	p, err := NewPulsar(cfg, pulsar.ClientOptions{}, slog.New(slog.DiscardHandler))
+	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: "pulsar://a"}, entries.Access{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +157,7 @@ func TestAMissingTopicIsSaidWithARemedy(t *testing.T) {
 		var said strings.Builder
 		cfg := DefaultPulsarConfig()
 		cfg.Topic = "persistent://public/default/log"
-		p, err := NewPulsar(cfg, pulsar.ClientOptions{}, slog.New(slog.NewTextHandler(&said, nil)))
+		p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: "pulsar://a"}, entries.Access{}, slog.New(slog.NewTextHandler(&said, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,13 +12,15 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	pulsarbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/broker/entries"
+	"github.com/ringfence/router/internal/broker/entries/wire"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
-	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
@@ -26,9 +28,9 @@ import (
 // log under a slow reader. With readers alone it trims closed ledgers without an error.
 const anchorName = "__anchor"
 
-// openersMax bounds the hanging calls that open a reader. The client gives such a call no
-// context: even an abandoned call still has to end.
-const openersMax = 4
+// recordBytesMax bounds a record after decompression, with room to spare: brokers take 5 MiB at most unless they are told otherwise. A longer one, of another
+// program, is unreadable.
+const recordBytesMax = 16 << 20
 
 // PulsarConfig of a [Pulsar].
 type PulsarConfig struct {
@@ -81,35 +83,32 @@ func (c PulsarConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Pulsar is a control log on one non-partitioned persistent topic. It has its own client: the
+// Pulsar is a control log on one non-partitioned persistent topic. It has its own clients: the
 // backpressure of events must not delay Beats.
 //
-// Within one reader the client reconnects by itself. Records that it loses or repeats then show
-// in the positions, and the machine checks them.
+// Within one Tail the reader reconnects by itself, and misses and repeats nothing. It ends with [ErrReplaced]
+// if the topic no longer has the record that it has read last.
 type Pulsar struct {
 	cfg     PulsarConfig
 	options pulsar.ClientOptions
+	reader  *entries.Client
 	log     *slog.Logger
 
-	ready   chan struct{}  // closed when client may be used
-	opening chan struct{}  // a slot for each call that opens a reader
-	hanging sync.WaitGroup // those calls
-	broken  chan error     // cap 1: why the producer is unusable
+	ready  chan struct{} // closed when there is a producer
+	broken chan error    // cap 1: why the producer is unusable
 
-	client pulsar.Client // written before ready is closed
+	client pulsar.Client // for producers; of Run
 
 	mu       sync.Mutex
 	producer *pulsarsend.Sender // nil: none at present
 	why      error              // there is no producer; nil: not known
-	stopped  bool               // no more calls that open something
-	endedAt  clock.Instant      // the newest line about a terminated topic
 }
 
 var _ Transport = (*Pulsar)(nil)
 
 // NewPulsar returns a transport over a topic. options describe the connection to the broker
-// (URL, authentication, TLS, metrics); timing and logging are set here. It does no I/O.
-func NewPulsar(cfg PulsarConfig, options pulsar.ClientOptions, log *slog.Logger) (*Pulsar, error) {
+// (URL, authentication, TLS, metrics) for producers, and access is the same for readers; timing and logging are set here. It does no I/O. Run ends what it has made.
+func NewPulsar(cfg PulsarConfig, options pulsar.ClientOptions, access entries.Access, log *slog.Logger) (*Pulsar, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -117,41 +116,39 @@ func NewPulsar(cfg PulsarConfig, options pulsar.ClientOptions, log *slog.Logger)
 	options.OperationTimeout = cfg.OperationTimeout
 	options.ConnectionTimeout = cfg.OperationTimeout
 	options.KeepAliveInterval = cfg.KeepAlive
-	p := &Pulsar{
-		cfg:     cfg,
-		options: options,
-		log:     log,
-		ready:   make(chan struct{}),
-		opening: make(chan struct{}, openersMax),
-		broken:  make(chan error, 1),
+	options.Logger = pulsarlog.New(slog.New(demote{log.Handler()}))
+	reader, err := entries.New(cfg.reader(options.URL), access, entries.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		return nil, fmt.Errorf("controllog: %w", err)
 	}
-	p.options.Logger = pulsarlog.New(slog.New(demote{log.Handler(), p.ended}))
-	return p, nil
+	return &Pulsar{cfg: cfg, options: options, reader: reader, log: log, ready: make(chan struct{}), broken: make(chan error, 1)}, nil
+}
+
+// reader returns the configuration of the client that reads. Its pauses are as short as those of producers.
+func (c PulsarConfig) reader(url string) entries.Config {
+	r := entries.DefaultConfig()
+	r.URL = url
+	r.ConnectTimeout, r.OperationTimeout, r.KeepAlive = c.OperationTimeout, c.OperationTimeout, c.KeepAlive
+	r.BackoffMin, r.BackoffMax, r.ReconnectMax = backoffFirst, c.ReconnectMax, c.ReconnectMax
+	r.PayloadBytesMax = recordBytesMax
+	return r
 }
 
 // Run implements [Transport]. It returns [ErrPartitioned] if the topic has
 // partitions. While no broker answers it may take an OperationTimeout or KeepAlive
 // to end: the client's calls cannot be cancelled. It may be called once.
 func (p *Pulsar) Run(ctx context.Context) error {
+	defer p.reader.Close()
 	client, err := pulsar.NewClient(p.options)
 	if err != nil {
 		return fmt.Errorf("controllog: pulsar client: %w", err)
 	}
 	p.client = client
-	defer p.stop()
+	defer client.Close()
 	if err := p.checkTopic(ctx); err != nil {
 		return err
 	}
 	return p.keepProducer(ctx)
-}
-
-// stop cuts the connections, which ends the calls that hang, and waits for them.
-func (p *Pulsar) stop() {
-	p.mu.Lock()
-	p.stopped = true
-	p.mu.Unlock()
-	p.client.Close()
-	p.hanging.Wait()
 }
 
 // checkTopic waits until the broker has said that the topic has no partitions.
@@ -287,100 +284,106 @@ func (p *Pulsar) Tail(ctx context.Context, from event.Position, prefetch int, op
 	if from.IsZero() || from == First {
 		// Before the first read: from here on the broker keeps everything.
 		if err := p.ensureAnchor(ctx, from); err != nil {
-			return err
+			return fmt.Errorf("%w: %w", ErrReaderLost, err)
 		}
 	}
 	if from == Anchored {
 		var err error
 		if from, err = p.anchored(ctx); err != nil {
-			return fmt.Errorf("%w: %w", ErrReaderLost, p.named(err))
+			return fmt.Errorf("%w: %w", ErrReaderLost, err)
 		}
 	}
-	options := pulsar.ReaderOptions{
-		Topic:             p.cfg.Topic,
-		StartMessageID:    pulsar.LatestMessageID(),
-		ReceiverQueueSize: prefetch,
-		BackoffPolicyFunc: p.backoff,
-	}
+	start := entries.Start{ID: entries.Latest, Log: true}
 	switch {
 	case from == First:
-		options.StartMessageID = pulsar.EarliestMessageID()
+		start.ID = entries.Earliest
 	case !from.IsZero():
-		options.StartMessageID = messageID(from)
-		options.StartMessageIDInclusive = true
+		start.ID = wire.ID(from)
 	}
-	reader, err := p.openReader(ctx, options)
+	queue := entries.NewQueue()
+	reader, err := p.open(ctx, start, prefetch, queue)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrReaderLost, p.named(err))
+		return fmt.Errorf("%w: %w", ErrReaderLost, err)
 	}
 	defer reader.Close()
 	opened()
+	var parser wire.Parser
 	for {
-		msg, err := reader.Next(ctx)
-		if ctx.Err() != nil {
+		got, err := queue.Receive(ctx, nil, 1)
+		switch {
+		case ctx.Err() != nil:
 			return ctx.Err()
-		}
-		if err != nil {
+		case errors.Is(err, entries.ErrReplaced):
+			return fmt.Errorf("%w: %w", ErrReplaced, err)
+		case err != nil:
 			return fmt.Errorf("%w: %w", ErrReaderLost, err)
 		}
-		record(Entry{At: position(msg.ID()), Data: msg.Payload()})
+		record(recordOf(got[0], &parser))
+		entries.Take(got...)
 	}
 }
 
-func (p *Pulsar) openReader(ctx context.Context, options pulsar.ReaderOptions) (pulsar.Reader, error) {
-	return openWith(ctx, p,
-		func() (pulsar.Reader, error) { return pulsarread.Reader(p.client, options) },
-		pulsar.Reader.Close)
+// recordOf returns an entry as a record. What no router has written, such as a batch or a part of a message, is unreadable bytes.
+func recordOf(d *entries.Delivered, parser *wire.Parser) Entry {
+	d.Open(parser)
+	e := Entry{At: event.Position(d.ID), Data: d.Entry.Payload}
+	if d.Broken != nil {
+		e.Data = d.Raw
+	}
+	return e
 }
 
-// End implements [Transport]. It opens a reader, since the client offers the lookup of the newest position only
-// there.
+// open opens a reader of the topic.
+func (p *Pulsar) open(ctx context.Context, start entries.Start, prefetch int, queue *entries.Queue) (*entries.Consumer, error) {
+	reader, err := p.reader.Subscribe(ctx, entries.Subscription{Topic: p.cfg.Topic, Type: entries.Exclusive, Start: &start, Permits: prefetch, Queue: queue})
+	if err != nil {
+		return nil, p.named(err)
+	}
+	return reader, nil
+}
+
+// End implements [Transport]. It opens a reader, since a broker tells the newest position only to one.
 func (p *Pulsar) End(ctx context.Context) (event.Position, error) {
 	if err := p.connected(ctx); err != nil {
 		return endUnknown, err
 	}
-	reader, err := p.openReader(ctx, pulsar.ReaderOptions{
-		Topic: p.cfg.Topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: p.backoff,
-	})
+	reader, err := p.open(ctx, entries.Start{ID: entries.Latest}, 1, entries.NewQueue())
 	if err != nil {
 		return endUnknown, fmt.Errorf("controllog: end: %w", err)
 	}
 	defer reader.Close()
-	last, err := openWith(ctx, p, reader.GetLastMessageID, func(pulsar.MessageID) {})
+	last, err := reader.End(ctx)
 	if err != nil {
 		return endUnknown, fmt.Errorf("controllog: end: %w", err)
 	}
-	return position(last), nil
+	return event.Position(last), nil
 }
 
 // ensureAnchor makes the durable subscription, if it is missing. For a log that is read from
 // [First] it also keeps the existing records.
 func (p *Pulsar) ensureAnchor(ctx context.Context, from event.Position) error {
-	begin := pulsar.SubscriptionPositionLatest
-	if from == First {
-		begin = pulsar.SubscriptionPositionEarliest
-	}
-	consumer, err := p.attachAnchor(ctx, begin)
+	anchor, err := p.attachAnchor(ctx, from == First, entries.NewQueue())
 	if err != nil {
-		return fmt.Errorf("controllog: anchor: %w", p.named(err))
+		return err
 	}
-	consumer.Close()
+	anchor.Close()
 	return nil
 }
 
 // anchored returns the position of the first record behind the anchor. Of members that ask at the same time the broker answers one after the
 // other.
 func (p *Pulsar) anchored(ctx context.Context) (event.Position, error) {
-	consumer, err := p.attachAnchor(ctx, pulsar.SubscriptionPositionLatest)
+	queue := entries.NewQueue()
+	anchor, err := p.attachAnchor(ctx, false, queue)
+	if err != nil {
+		return event.Position{}, err
+	}
+	defer anchor.Close()
+	got, err := queue.Receive(ctx, nil, 1)
 	if err != nil {
 		return event.Position{}, fmt.Errorf("controllog: anchor: %w", err)
 	}
-	defer consumer.Close()
-	msg, err := consumer.Receive(ctx)
-	if err != nil {
-		return event.Position{}, fmt.Errorf("controllog: anchor: %w", err)
-	}
-	return position(msg.ID()), nil
+	return event.Position(got[0].ID), nil
 }
 
 // MoveAnchor implements [Transport].
@@ -388,12 +391,12 @@ func (p *Pulsar) MoveAnchor(ctx context.Context, to event.Position) error {
 	if err := p.connected(ctx); err != nil {
 		return err
 	}
-	consumer, err := p.attachAnchor(ctx, pulsar.SubscriptionPositionLatest)
+	anchor, err := p.attachAnchor(ctx, false, entries.NewQueue())
 	if err != nil {
-		return fmt.Errorf("controllog: anchor: %w", err)
+		return err
 	}
-	defer consumer.Close()
-	if err := consumer.AckIDCumulative(messageID(to)); err != nil {
+	defer anchor.Close()
+	if err := anchor.AckUpTo(ctx, wire.ID(to)); err != nil {
 		return fmt.Errorf("controllog: anchor to %v: %w", to, err)
 	}
 	return nil
@@ -401,22 +404,17 @@ func (p *Pulsar) MoveAnchor(ctx context.Context, to event.Position) error {
 
 // attachAnchor subscribes as one of several standby consumers: members that do it at
 // the same time must not exclude each other.
-func (p *Pulsar) attachAnchor(ctx context.Context, begin pulsar.SubscriptionInitialPosition) (pulsar.Consumer, error) {
-	return openWith(ctx, p, func() (pulsar.Consumer, error) {
-		return pulsarread.Subscribe(p.client, pulsar.ConsumerOptions{
-			Topic:             p.cfg.Topic,
-			SubscriptionName:  anchorName,
-			Type:              pulsar.Failover,
-			ReceiverQueueSize: 1,
-			AckWithResponse:   true,
-			BackOffPolicyFunc: p.backoff,
-
-			SubscriptionInitialPosition: begin,
-		})
-	}, pulsar.Consumer.Close)
+func (p *Pulsar) attachAnchor(ctx context.Context, fromEarliest bool, queue *entries.Queue) (*entries.Consumer, error) {
+	anchor, err := p.reader.Subscribe(ctx, entries.Subscription{
+		Topic: p.cfg.Topic, Name: anchorName, Type: entries.Failover, FromEarliest: fromEarliest, Permits: 1, Queue: queue,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("controllog: anchor: %w", p.named(err))
+	}
+	return anchor, nil
 }
 
-// connected waits for Run to have a client.
+// connected waits for Run to have a producer.
 func (p *Pulsar) connected(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -475,23 +473,8 @@ func (p *Pulsar) terminatedAdvice() string {
 	return "nothing can be written to a terminated topic: delete it while the routers run, and they begin it anew: pulsar-admin topics delete --force " + p.cfg.Topic
 }
 
-// ended logs that the topic is terminated, at a limited rate: the client does not know the broker's error for this,
-// closes the connection, and reconnects many times a second.
-func (p *Pulsar) ended() {
-	p.mu.Lock()
-	now := clock.Now()
-	due := p.endedAt == 0 || now.Sub(p.endedAt) >= sameErrorEvery
-	if due {
-		p.endedAt = now
-	}
-	p.mu.Unlock()
-	if due {
-		p.log.Warn("the topic is terminated", "topic", p.cfg.Topic, "error", p.terminatedAdvice())
-	}
-}
-
 // named adds [ErrDenied] to the error of a broker that denies this role access to the topic. It
-// compares the text, because not every call of the client returns a pulsar.Error.
+// compares the text, because not every call of a client returns an error with a code.
 func (p *Pulsar) named(err error) error {
 	if !strings.Contains(err.Error(), "AuthorizationError") {
 		return err
@@ -502,59 +485,18 @@ func (p *Pulsar) named(err error) error {
 // fatalError is one that trying again cannot cure.
 type fatalError struct{ error }
 
-// openWith opens a resource with a call that takes no context. If ctx ends first, the call
-// continues in the background, and its result is closed.
-func openWith[T any](ctx context.Context, p *Pulsar, open func() (T, error), closeIt func(T)) (T, error) {
-	var none T
-	select {
-	case <-ctx.Done():
-		return none, ctx.Err()
-	case p.opening <- struct{}{}:
-	}
-	start := func(call func()) error {
-		return p.hang(func() {
-			defer func() { <-p.opening }()
-			call()
-		})
-	}
-	return pulsarsend.Await(ctx, start, open, closeIt)
-}
-
-// hang runs a call that Run will wait for, unless Run has ended.
-func (p *Pulsar) hang(call func()) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stopped {
-		return errNotConnected
-	}
-	p.hanging.Go(call)
-	return nil
-}
-
 // backoff has no jitter: a control log has few clients, and a member that reconnects late looks
 // silent to its peers.
 func (p *Pulsar) backoff() pulsarbackoff.Policy {
-	return &backoff.Backoff{Min: 20 * time.Millisecond, Max: p.cfg.ReconnectMax}
+	return &backoff.Backoff{Min: backoffFirst, Max: p.cfg.ReconnectMax}
 }
 
-// messageID names a record to the client: no batch, and the only partition, which the
-// client counts as its first.
-func messageID(p event.Position) pulsar.MessageID {
-	return pulsar.NewMessageID(p.Ledger, p.Entry, -1, 0)
-}
-
-func position(id pulsar.MessageID) event.Position {
-	return event.Position{Ledger: id.LedgerID(), Entry: id.EntryID()}
-}
+const backoffFirst = 20 * time.Millisecond
 
 // demote lowers the levels of the client's log lines: errors, as the client calls each
-// reconnect, become warnings, and all other lines debug. Instead of the client's line
-// about a terminated topic it calls ended.
-type demote struct {
-	slog.Handler
-
-	ended func()
-}
+// reconnect, become warnings, and all other lines debug. So do the two lines of each attempt to
+// create a producer, whose error is returned and logged less often.
+type demote struct{ slog.Handler }
 
 func (d demote) level(l slog.Level) slog.Level {
 	if l >= slog.LevelError {
@@ -568,18 +510,16 @@ func (d demote) Enabled(ctx context.Context, l slog.Level) bool {
 }
 
 func (d demote) Handle(ctx context.Context, r slog.Record) error {
-	if strings.HasSuffix(r.Message, "REACHED_END_OF_TOPIC") {
-		d.ended()
+	r.Level = d.level(r.Level)
+	if strings.HasPrefix(r.Message, "Failed to create producer") {
+		r.Level = slog.LevelDebug
+	}
+	if !d.Handler.Enabled(ctx, r.Level) {
 		return nil
 	}
-	r.Level = d.level(r.Level)
 	return d.Handler.Handle(ctx, r)
 }
 
-func (d demote) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return demote{d.Handler.WithAttrs(attrs), d.ended}
-}
+func (d demote) WithAttrs(attrs []slog.Attr) slog.Handler { return demote{d.Handler.WithAttrs(attrs)} }
 
-func (d demote) WithGroup(name string) slog.Handler {
-	return demote{d.Handler.WithGroup(name), d.ended}
-}
+func (d demote) WithGroup(name string) slog.Handler { return demote{d.Handler.WithGroup(name)} }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -124,15 +126,18 @@ func TestPulsarAnchorKeepsTheFirstRecord(t *testing.T) {
 	}
 }
 
-// A member survives the deletion of its topic: appends work again, in a higher ledger.
-// (The old records are gone; the machine finds that out by itself.)
+// A member survives the deletion of its topic: appends work again, in a higher ledger, and a reader of the former one ends with the reason.
 func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	pulsartest.SkipUnderRace(t)
 	topic := pulsartest.Topic(t, 0)
 	patient := connectPulsar(t, topic)
-	tail := openTail(t, patient, event.Position{})
+	opened, read, ended := make(chan struct{}), make(chan Entry, 10), make(chan error, 1)
+	go func() {
+		ended <- patient.Tail(t.Context(), event.Position{}, 10, func() { close(opened) }, func(e Entry) { read <- e })
+	}()
+	receiveWithin(t, opened)
 	appendOne(t, patient, "old")
-	old := tail.take(t, 1)[0]
+	old := receiveWithin(t, read)
 	tr := connectImpatient(t, topic)
 	pulsartest.Admin(t, http.MethodDelete, pulsaradmin.TopicPath(topic)+"?force=true", nil, nil)
 	eventually.True(t, "an append to work", func() bool {
@@ -145,6 +150,54 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	if got := again.take(t, 1)[0]; got.At.Ledger <= old.At.Ledger {
 		t.Errorf("ledger went from %d to %d; tokens would go back", old.At.Ledger, got.At.Ledger)
 	}
+	if err := receiveWithin(t, ended); !errors.Is(err, ErrReplaced) {
+		t.Errorf("a reader of the former topic ended with %v, want %v", err, ErrReplaced)
+	}
+}
+
+// A terminated topic is logged with its remedy, and seldom, though producer and reader are refused again and again.
+func TestPulsarOfATerminatedTopic(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	cfg := DefaultPulsarConfig()
+	cfg.Topic = topic
+	said := new(lines)
+	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: pulsartest.URL(t), MetricsRegisterer: prometheus.NewRegistry()}, entries.Access{}, slog.New(slog.NewTextHandler(said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	tail := openTail(t, connected(t, p), First)
+	appendOne(t, p, "record")
+	tail.take(t, 1)
+	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/terminate", nil, nil)
+	remedy := "topics delete --force " + topic
+	eventually.True(t, "a line has the remedy", func() bool {
+		p.Append([]byte("record"), func(error) {})
+		return strings.Contains(said.String(), remedy)
+	})
+	const seconds = 5
+	time.Sleep(seconds * time.Second) // real: of attempts every half second
+	if all := said.String(); strings.Count(all, "\n") > 2*seconds {
+		t.Errorf("%d lines in little more than %d s: %s", strings.Count(all, "\n"), seconds, all)
+	}
+}
+
+// lines keeps what is logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // A record that the broker refuses, here because of a policy, does not keep the receipts from those after it: the
@@ -192,6 +245,51 @@ func TestPulsarReadsOnBehindEncryptedMessages(t *testing.T) {
 	}
 }
 
+// TestPulsarReadsEachEntryOfStrangers: whatever another program writes, each entry is one unreadable record at its own position, since the machine counts them. One that
+// would become gigabytes is not decompressed.
+func TestPulsarReadsEachEntryOfStrangers(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	tr := connectPulsar(t, topic)
+	tail := openTail(t, tr, First)
+	write := func(o pulsar.ProducerOptions, payloads ...[]byte) {
+		t.Helper()
+		o.Topic, o.SendTimeout, o.BatchingMaxPublishDelay = topic, -1, time.Minute
+		producer, err := pulsartest.Client(t).CreateProducer(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer producer.Close()
+		for _, payload := range payloads {
+			producer.SendAsync(t.Context(), &pulsar.ProducerMessage{Payload: payload}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if err := producer.FlushWithCtx(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	appendOne(t, tr, "first")
+	write(pulsar.ProducerOptions{DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 100}, make([]byte, 250))
+	write(pulsar.ProducerOptions{DisableBatching: true, CompressionType: pulsar.ZSTD}, make([]byte, recordBytesMax+1))
+	write(pulsar.ProducerOptions{}, []byte("one"), []byte("two")) // a batch
+	write(pulsar.ProducerOptions{DisableBatching: true, CompressionType: pulsar.LZ4}, make([]byte, 1000))
+	appendOne(t, tr, "last")
+	got := tail.take(t, 1)
+	for string(got[len(got)-1].Data) != "last" {
+		got = append(got, tail.take(t, 1)...)
+	}
+	for i, e := range got {
+		if want := (event.Position{Ledger: got[0].At.Ledger, Entry: int64(i)}); e.At != want || len(e.Data) > 10_000 {
+			t.Errorf("record %d is at %v, with %d bytes, want it at %v", i, e.At, len(e.Data), want)
+		}
+	}
+	if at := len(got) - 2; at < 6 || len(got[at].Data) != 1000 {
+		t.Errorf("of %d records the last but one has %d bytes, want 1000", len(got), len(got[max(0, at)].Data))
+	}
+}
+
 // Without a broker that answers, Run waits for one, appends fail at once, and everything ends with the
 // context.
 func TestPulsarWithoutBroker(t *testing.T) {
@@ -203,7 +301,7 @@ func TestPulsarWithoutBroker(t *testing.T) {
 	cfg := DefaultPulsarConfig()
 	cfg.Topic, cfg.OperationTimeout, cfg.KeepAlive = "persistent://public/default/none", time.Second, time.Second
 	options := pulsar.ClientOptions{URL: "pulsar://" + listener.Addr().String(), MetricsRegisterer: prometheus.NewRegistry()}
-	p, err := NewPulsar(cfg, options, quiet())
+	p, err := NewPulsar(cfg, options, entries.Access{}, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +392,7 @@ func newTransportOf(t *testing.T, topic string, cfg PulsarConfig) *Pulsar {
 	t.Helper()
 	t.Cleanup(http.DefaultClient.CloseIdleConnections) // of the admin calls: they would look like leaks
 	cfg.Topic = topic
-	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: pulsartest.URL(t), MetricsRegisterer: prometheus.NewRegistry()}, quiet())
+	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: pulsartest.URL(t), MetricsRegisterer: prometheus.NewRegistry()}, entries.Access{}, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,11 +432,10 @@ func trim(t *testing.T, topic string) {
 	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/trim", nil, nil)
 }
 
-// The client's reader drops the record that it holds for its caller when it reconnects while another one is queued.
-// A whole reader returns it all the same.
-func TestPulsarWholeAcrossReconnect(t *testing.T) {
+// A reader that reconnects while it holds a record for its caller and others are queued returns each once.
+func TestPulsarReadsAllAcrossReconnects(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
-	tr := Whole(connectPulsar(t, topic), quiet())
+	tr := connectPulsar(t, topic)
 	read, goOn, opened := make(chan string, 10), make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var reading sync.WaitGroup
@@ -357,7 +454,7 @@ func TestPulsarWholeAcrossReconnect(t *testing.T) {
 	all := openTail(t, tr, First)
 	all.take(t, 1)
 	n := 0
-	for range 5 { // in most rounds the client keeps the record
+	for range 5 {
 		for range 2 {
 			n++
 			appendOne(t, tr, fmt.Sprint(n))

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -53,12 +52,10 @@ func Read(ctx context.Context, transport Transport, from event.Position, prefetc
 // ErrAllRead is the error by which follow ends a [ReadOnce] that has read all.
 var ErrAllRead = errors.New("controllog: all was read")
 
-// ReadOnce runs a transport and reads its log from the first record on, see [Read], until follow returns [ErrAllRead]. It misses no
-// record, see [Whole], and logs nothing.
+// ReadOnce runs a transport and reads its log from the first record on, see [Read], until follow returns [ErrAllRead].
 func ReadOnce(ctx context.Context, transport Transport, prefetch int, endMax time.Duration,
 	follow func(ctx context.Context, end event.Position, entries <-chan Entry) error,
 ) error {
-	transport = Whole(transport, slog.New(slog.DiscardHandler))
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return transport.Run(ctx) })
 	tasks.Go(func() error { return Read(ctx, transport, First, prefetch, endMax, follow) })

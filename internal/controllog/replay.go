@@ -36,9 +36,6 @@ func replay(ctx context.Context, end event.Position, entries <-chan Entry, visit
 			return nil
 		case e := <-entries:
 			idle.Reset(replayIdleMax)
-			if e.At.Ledger == last.Ledger && e.At.Entry <= last.Entry && !last.IsZero() {
-				continue // repeated by a reconnect, as members see it, too
-			}
 			last = e.At
 			visit(e)
 		case <-idle.C:

@@ -28,10 +28,10 @@ type Transport interface {
 	// or later.
 	Append(data []byte, done func(error))
 
-	// Tail reads in order from the record at from on, inclusive, or, if from is zero, records
+	// Tail reads in order from the record at from on, inclusive, which is behind the newest record if the log has not reached it, or, if from is zero, records
 	// appended from now on, or, if from is [First], all records that the log still has, or, if from is
 	// [Anchored], those that the anchor keeps, and perhaps earlier ones; it
-	// blocks until ctx ends or the reader is lost. It calls opened once the reader is open,
+	// blocks until ctx ends or the reader is lost. It misses and repeats no record. It calls opened once the reader is open,
 	// then record for each record; both may block. prefetch is the number of records that may
 	// be in flight to record.
 	Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(Entry)) error
@@ -67,8 +67,9 @@ var (
 	// ErrReaderLost says that a reader broke and that its place must be read again.
 	ErrReaderLost = errors.New("controllog: reader lost")
 
-	// ErrReplaced says that the log lacks a record that was read from it: it was deleted, truncated or restored. Only [Whole] finds it out.
-	ErrReplaced = fmt.Errorf("%w: the log lacks the record that was read last: it was deleted, truncated or restored", ErrReaderLost)
+	// ErrReplaced says that the log lacks a record that was read from it: it was deleted, trimmed, truncated or restored. Of a log without new records only
+	// [Watched] finds it out.
+	ErrReplaced = fmt.Errorf("%w: the log lacks the record that was read last: it was deleted, trimmed, truncated or restored", ErrReaderLost)
 
 	errNotConnected = errors.New("controllog: not connected")
 	errBusy         = errors.New("controllog: too many records in flight")

@@ -1,6 +1,8 @@
 package entries
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,6 +50,29 @@ func (d *Delivered) AckPart(ackSet []uint64, events int) error {
 		return errMoved
 	}
 	return c.ack([]wire.AckID{{ID: d.ID, AckSet: ackSet, BatchSize: int32(events)}})
+}
+
+// AckUpTo acks an entry of a subscription that is not Shared, and all entries before it, and returns once the broker has confirmed it; brokers before Pulsar 2.8
+// do not. It retries until the OperationTimeout.
+func (c *Consumer) AckUpTo(ctx context.Context, id wire.ID) error {
+	var refused error
+	err := c.ask(ctx, func(ctx context.Context, s *session) error {
+		ack := &pulsarpb.CommandAck{
+			ConsumerId: &s.id, AckType: pulsarpb.CommandAck_CUMULATIVE.Enum(),
+			MessageId: []*pulsarpb.MessageIdData{{LedgerId: new(uint64(id.Ledger)), EntryId: new(uint64(id.Entry))}},
+		}
+		command := &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_ACK.Enum(), Ack: ack}
+		if s.conn.protocol < receiptsSince {
+			return s.conn.post(command)
+		}
+		ack.RequestId = new(c.client.ids.Add(1))
+		answer, err := s.conn.request(ctx, ack.GetRequestId(), command)
+		if err == nil {
+			refused = answered(answer)
+		}
+		return err
+	})
+	return cmp.Or(err, refused)
 }
 
 // ack acks entries, or some of their events, including entries of earlier connections. Acks of whole entries are sent at once if none were

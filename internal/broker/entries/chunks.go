@@ -25,7 +25,7 @@ type chunks struct {
 
 func newChunks(cfg Config, of Type, metrics *Metrics, now func() clock.Instant) *chunks {
 	c := &chunks{metrics: metrics, now: now, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
-	if of == Exclusive {
+	if of != Shared {
 		c.assembler.PreferLater()
 	}
 	return c

@@ -17,16 +17,18 @@ import (
 // Type is the type of a subscription.
 type Type int
 
-// The types that this package supports. Entries are acked individually. No type is none: Pulsar's zero keeps all other consumers out.
+// The types that this package supports. No type is none: Pulsar's zero keeps all other consumers out.
 const (
 	// Shared spreads the entries over all consumers of the subscription.
 	Shared Type = iota + 1
 	// Exclusive is a subscription of one consumer, which gets the entries in the order of the topic partition.
 	Exclusive
+	// Failover is a subscription of which one consumer gets the entries, in the order of the topic partition, while the others wait to take its place.
+	Failover
 )
 
 var types = map[Type]pulsarpb.CommandSubscribe_SubType{
-	Shared: pulsarpb.CommandSubscribe_SHARED, Exclusive: pulsarpb.CommandSubscribe_EXCLUSIVE,
+	Shared: pulsarpb.CommandSubscribe_SHARED, Exclusive: pulsarpb.CommandSubscribe_EXCLUSIVE, Failover: pulsarpb.CommandSubscribe_FAILOVER,
 }
 
 // Subscription holds the topic, queue and options of a consumer.
@@ -40,8 +42,8 @@ type Subscription struct {
 	// subscription is deleted later, the next one begins with the oldest entry in any case, so that none is skipped.
 	FromEarliest bool
 	// Start makes the consumer a reader, which is Exclusive: it begins there, and its subscription has no name, is not durable, and keeps nothing from being
-	// deleted. It receives each entry once, in the order of the topic partition, also across reconnects, until the topic moves to another cluster. It acks
-	// nothing. nil: a durable subscription.
+	// deleted. It receives each entry once, in the order of the topic partition, also across reconnects, until the topic moves to another cluster, or
+	// is known to be another one ([ErrReplaced]). It acks nothing. nil: a durable subscription.
 	Start *Start
 	// Properties are set on a new subscription.
 	Properties map[string]string
@@ -104,8 +106,8 @@ type receipt struct {
 // reconnects by itself.
 func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, error) {
 	if _, known := types[sub.Type]; sub.Permits < 1 || sub.UnackedMax < 0 || sub.Queue == nil || !known || sub.Start != nil && sub.Type != Exclusive {
-		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, %d unacked events and type %d, want at least 1, at least 0, type %d or, as for a reader, %d and a queue",
-			sub.Topic, sub.Permits, sub.UnackedMax, sub.Type, Shared, Exclusive)
+		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, %d unacked events and type %d, want at least 1, at least 0, type %d, %d or, as for a reader, %d and a queue",
+			sub.Topic, sub.Permits, sub.UnackedMax, sub.Type, Shared, Failover, Exclusive)
 	}
 	consumer := &Consumer{
 		client: c, sub: sub, wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seedsOf(sub.Topic),
@@ -170,6 +172,9 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 		consumer: c, conn: k, cluster: c.cluster(), share: at, id: c.client.ids.Add(1), ended: make(chan struct{}), receipts: make(map[uint64]awaited),
 		alone: newAlone(c.client.cfg.ChunkTimeout),
 	}
+	if c.read != nil {
+		s.resumes = c.read.resumes()
+	}
 	if err := k.attach(s); err != nil {
 		return nil, err
 	}
@@ -189,7 +194,7 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 	c.session = s
 	c.sub.FromEarliest = true // from now on entries could be skipped
 	s.permits = newPermits(c.sub.Permits, c.sub.UnackedMax)
-	if c.sub.Type == Exclusive {
+	if c.sub.Type != Shared {
 		s.permits.costs = nil
 	}
 	c.chunks.begin(s)
@@ -299,7 +304,16 @@ func (c *Consumer) End(ctx context.Context) (wire.ID, error) {
 
 // lastIDs is that of a session. It retries until the OperationTimeout.
 func (c *Consumer) lastIDs(ctx context.Context) (r *pulsarpb.CommandGetLastMessageIdResponse, err error) {
-	err = c.client.retry(ctx, func(ctx context.Context) (err error) {
+	err = c.ask(ctx, func(ctx context.Context, s *session) (err error) {
+		r, err = s.lastIDs(ctx)
+		return err
+	})
+	return r, err
+}
+
+// ask asks the broker of the session. It retries until the OperationTimeout.
+func (c *Consumer) ask(ctx context.Context, question func(context.Context, *session) error) error {
+	return c.client.retry(ctx, func(ctx context.Context) error {
 		c.mu.Lock()
 		s, over := c.session, c.over
 		c.mu.Unlock()
@@ -309,10 +323,8 @@ func (c *Consumer) lastIDs(ctx context.Context) (r *pulsarpb.CommandGetLastMessa
 		case s == nil:
 			return errNotSubscribed
 		}
-		r, err = s.lastIDs(ctx)
-		return err
+		return question(ctx, s)
 	})
-	return r, err
 }
 
 // lastIDs asks for the last entry of the topic partition, and for the position of the subscription.

@@ -22,6 +22,9 @@ var (
 // errMoved refuses the ack of an entry that stays in a cluster which its topic has left, and ends a reader of that cluster.
 var errMoved = errors.New("entries: the topic has moved to another cluster, where another entry may have this id")
 
+// ErrReplaced means that a topic partition lacks an entry that a reader has received from it: it was deleted and made again, trimmed, truncated or restored.
+var ErrReplaced = errors.New("entries: the topic partition lacks an entry that was received from it: it was deleted, trimmed, truncated or restored")
+
 // LostError reports the end of a consumer that was not closed.
 type LostError struct {
 	Consumer *Consumer

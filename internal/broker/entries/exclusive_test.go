@@ -2,6 +2,7 @@ package entries
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -54,4 +55,48 @@ func TestASubscriptionNeedsAType(t *testing.T) {
 			t.Errorf("it is subscribed to: %v", err)
 		}
 	})
+}
+
+// AckUpTo acks all entries up to one, also of a consumer that waits for its turn, and returns the broker's answer. A broker that gives none is not waited for.
+func TestAckUpTo(t *testing.T) {
+	for name, c := range map[string]struct {
+		version int32
+		answer  *pulsarpb.CommandAckResponse
+		fails   string
+	}{
+		"acked":              {version: 21},
+		"before Pulsar 2.8":  {version: 16},
+		"refused":            {version: 21, answer: &pulsarpb.CommandAckResponse{Error: pulsarpb.ServerError_NOT_ALLOWED_ERROR.Enum(), Message: new("no")}, fails: "NotAllowedError: no"},
+		"while reconnecting": {version: 21},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				a := r.cluster.Broker("a:6650")
+				a.Version = c.version
+				a.Script = func(l *fakebroker.Link, command *pulsarpb.BaseCommand) bool {
+					if c.answer == nil || command.GetType() != pulsarpb.BaseCommand_ACK {
+						return false
+					}
+					c.answer.ConsumerId, c.answer.RequestId = command.GetAck().ConsumerId, command.GetAck().RequestId
+					l.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_ACK_RESPONSE.Enum(), AckResponse: c.answer})
+					return true
+				}
+				r.cfg.URL = "pulsar://a"
+				all := r.publish(4)
+				consumer := r.subscribe(func(s *Subscription) { s.Type = Failover })
+				if name == "while reconnecting" {
+					a.Cut()
+				}
+				err := consumer.AckUpTo(r.Context(), all[2])
+				synctest.Wait()
+				want := all[3:]
+				if c.fails != "" {
+					want = all
+				}
+				if (err != nil) != (c.fails != "") || err != nil && !strings.Contains(err.Error(), c.fails) || !slices.Equal(r.cluster.Backlog(topicName), want) {
+					t.Errorf("AckUpTo = %v, and %v are unacked, want %v", err, r.cluster.Backlog(topicName), want)
+				}
+			})
+		})
+	}
 }

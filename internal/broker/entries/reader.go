@@ -2,6 +2,7 @@ package entries
 
 import (
 	"crypto/rand"
+	"fmt"
 	"math"
 	"sync"
 	"time"
@@ -17,6 +18,9 @@ type Start struct {
 	// Since makes the reader begin about at the first entry that was published then, if it is set. A broker looks for it by the times that
 	// producers claim, and counts back from its own clock.
 	Since time.Time
+	// Log is for a topic partition of which each entry counts. A chunk of a message is handed on by itself, as a broken entry. The reader ends with [ErrReplaced]
+	// if the entry that was received last is not there when it connects again; without Log it continues with the oldest entry behind that one.
+	Log bool
 }
 
 // Places of no entry, with Pulsar's numbers.
@@ -40,6 +44,31 @@ func (r *reading) received(d *Delivered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.begun, r.last, r.from = true, d.ID, d.resume
+}
+
+// resumption checks the first entry of a reader's session: it is that which the session was asked to begin with, unless that one was deleted. The goroutine of
+// the connection uses it.
+type resumption struct {
+	from  wire.ID
+	begun bool  // from is an entry that was received; otherwise nothing is checked
+	log   bool  // see Start
+	err   error // the first entry was another one
+}
+
+// resumes returns the check of a session that begins now.
+func (r *reading) resumes() resumption {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return resumption{from: r.from, begun: r.begun, log: r.start.Log}
+}
+
+// allows takes the id of an entry of the session, of which the first one counts.
+func (r *resumption) allows(id wire.ID) bool {
+	if order := compare(id, r.from); r.begun && (order < 0 || order > 0 && r.log) {
+		r.err = fmt.Errorf("%w: it begins with %v in place of %v", ErrReplaced, id, r.from)
+	}
+	r.begun = false
+	return r.err == nil
 }
 
 // has reports whether an entry, or a message that is whole with it, was received.

@@ -1,7 +1,9 @@
 package entries
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -123,6 +125,78 @@ func TestAReaderAcrossReconnects(t *testing.T) {
 			r.nothing()
 		})
 	}
+}
+
+// A topic that lacks the newest entry of a reader when it connects again is another one, or was trimmed. The reader of a log ends then; another one continues, unless
+// the entries are older.
+func TestAReaderOfAReplacedTopic(t *testing.T) {
+	for name, c := range map[string]struct {
+		change     func(*rig)
+		other, log string // the next payload of either reader, or the error
+	}{
+		"the same":          {func(r *rig) { r.cluster.Trim(topicName, 0) }, "next", "next"},
+		"trimmed before it": {func(r *rig) { r.cluster.Trim(topicName, 2) }, "next", "next"},
+		"trimmed with it":   {func(r *rig) { r.cluster.Trim(topicName, 3) }, "next", "it begins with {1 3} in place of {1 2}"},
+		"made again":        {func(r *rig) { r.cluster.Remake(topicName, 7) }, "next", "it begins with {7 0} in place of {5 2}"},
+		"restored":          {func(r *rig) { r.cluster.Remake(topicName, 1) }, "it begins with {1 0} in place of {5 2}", "it begins with {1 0} in place of {5 2}"},
+	} {
+		for log, want := range map[bool]string{false: c.other, true: c.log} {
+			t.Run(fmt.Sprintf("%s/log=%v", name, log), func(t *testing.T) {
+				bubble(t, func(r *rig) {
+					r.cluster.Broker("a:6650")
+					r.cfg.URL = "pulsar://a"
+					if name == "made again" || name == "restored" {
+						r.cluster.Remake(topicName, 5)
+					}
+					r.publish(3)
+					r.subscribe(startAt(Start{ID: Earliest, Log: log}))
+					r.receive(3)
+					c.change(r)
+					time.Sleep(time.Minute) // it has connected again
+					r.cluster.Publish(topicName, fakebroker.Message("next"), 1)
+					ctx, cancel := context.WithTimeout(r.Context(), time.Hour)
+					defer cancel()
+					got := ""
+					if list, err := r.queue.Receive(ctx, nil, 1); err == nil {
+						got = string(list[0].Entry.Payload)
+					} else if got = err.Error(); !errors.Is(err, ErrReplaced) || !errors.Is(err, ErrLost) {
+						t.Errorf("the error is %v", err)
+					}
+					if !strings.HasSuffix(got, want) {
+						t.Errorf("then it has %q, want %q", got, want)
+					}
+					if synctest.Wait(); len(r.cluster.Permits(topicName)) == 1 != (want == "next") {
+						t.Errorf("the broker has %d consumers", len(r.cluster.Permits(topicName)))
+					}
+				})
+			})
+		}
+	}
+}
+
+// Of a log each entry counts: the chunks of a message are broken entries of their own, in their order.
+func TestAReaderOfALogAssemblesNothing(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a := r.cluster.Broker("a:6650")
+		r.cfg.URL = "pulsar://a"
+		var want []wire.ID
+		for i := range 3 {
+			want = append(want, r.cluster.Publish(topicName, fakebroker.Chunk("u", i, 3, 6, "cc"), 1))
+			want = append(want, r.publish(1)...)
+		}
+		r.subscribe(startAt(Start{ID: Earliest, Log: true}))
+		got := r.receive(3)
+		a.Cut()
+		got = append(got, r.receive(3)...)
+		if !slices.Equal(ids(got), want) {
+			t.Errorf("it reads %v, want %v", ids(got), want)
+		}
+		for i, d := range got {
+			if chunk := i%2 == 0; (d.Broken != nil) != chunk || chunk && len(d.Raw) == 0 {
+				t.Errorf("%v is broken: %v", d.ID, d.Broken)
+			}
+		}
+	})
 }
 
 // A reader is exclusive: its entries come in their order.

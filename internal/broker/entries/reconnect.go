@@ -95,7 +95,7 @@ func (c *Consumer) report() {
 func (c *Consumer) tick(s *session) {
 	chunks := c.chunks.tick()
 	left := chunks.GivenUp
-	if c.sub.Type == Exclusive { // the broker would begin anew with all that is not acked; the next consumer gets them
+	if c.sub.Type != Shared { // the broker would begin anew with all that is not acked; the next consumer gets them
 		left = nil
 	}
 	for len(left) > 0 {
@@ -165,7 +165,7 @@ func (c *Consumer) leave(s *session) ending {
 	c.client.unshare(s.share)
 	c.mu.Lock()
 	moves := s.end.reason == reasonMigrated
-	if moves { // the earlier broker still has the consumer
+	if moves || s.end.over != nil { // the broker still has the consumer
 		c.flush()
 		_ = s.conn.post(closeConsumer(s.id, c.client.ids.Add(1)))
 	}
@@ -203,6 +203,9 @@ func (c *Consumer) leave(s *session) ending {
 func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *pace) (*session, error) {
 	if c.read != nil && e.seeds != nil { // no entry there follows those that were received
 		return nil, &LostError{Consumer: c, Topic: c.sub.Topic, Cause: errMoved}
+	}
+	if e.over != nil {
+		return nil, &LostError{Consumer: c, Topic: c.sub.Topic, Cause: e.over}
 	}
 	connects := backoff.Backoff{Min: c.client.cfg.BackoffMin, Max: c.client.cfg.ReconnectMax}
 	for {

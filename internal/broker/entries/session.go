@@ -15,6 +15,7 @@ type session struct {
 	conn     *conn
 	cluster  uint64 // that conn belongs to
 	share    slot   // of conn, until the consumer leaves
+	resumes  resumption
 	id       uint64
 	ended    chan struct{} // closed when the broker has ended it
 
@@ -32,6 +33,7 @@ type session struct {
 // ending holds the reason for the end of a session, and the next address of the consumer.
 type ending struct {
 	reason string
+	over   error   // ends the consumer, too; nil: it continues
 	next   address // the broker that serves the topic partition now; zero: unknown, look it up
 	seeds  *seeds  // of another cluster; nil: as before
 }
@@ -44,6 +46,10 @@ type awaited struct {
 
 // arrived takes an entry, on the goroutine of the connection. Its error ends the connection.
 func (s *session) arrived(f wire.Frame) error {
+	if !s.resumes.allows(f.Message.ID) {
+		s.finish(ending{reason: reasonConnection, over: s.resumes.err})
+		return nil
+	}
 	d := &Delivered{
 		Consumer: s.consumer, ID: f.Message.ID, Cluster: s.cluster, Redelivery: f.Message.Redelivery, AckSet: f.Message.AckSet,
 		Raw: f.Entry, from: s, read: s.consumer.read,
@@ -51,7 +57,11 @@ func (s *session) arrived(f wire.Frame) error {
 	payloadMax := s.consumer.client.cfg.PayloadBytesMax
 	err := s.conn.parser.ParseHead(&d.Entry, f.Entry, payloadMax)
 	d.Permits = cost(d.Entry.Events, d.AckSet)
-	if err == nil && d.Entry.Chunked {
+	switch {
+	case err != nil || !d.Entry.Chunked:
+	case s.resumes.log:
+		err = errChunk
+	default:
 		return s.chunk(d, payloadMax)
 	}
 	return s.push(d, err)
@@ -81,6 +91,9 @@ func (s *session) chunk(d *Delivered, payloadMax int) error {
 
 // errIncomplete breaks a message whose other chunks have not come.
 var errIncomplete = &wire.BrokenError{Reason: wire.ReasonChunk, What: "its other chunks have not come"}
+
+// errChunk breaks a chunk whose message is not assembled.
+var errChunk = &wire.BrokenError{Reason: wire.ReasonChunk, What: "it is a part of a message"}
 
 // incomplete hands on what there is of a message. Its entries have been counted, and their permits were given back.
 func (s *session) incomplete(m *wire.Incomplete) {

@@ -1,8 +1,7 @@
-// Package pulsarread makes readers and consumers of Pulsar's client that survive encrypted messages, since anybody who may
+// Package pulsarread makes consumers of Pulsar's client that survive encrypted messages, since anybody who may
 // produce to a topic may encrypt. They get such messages as they are.
 //
-// Without that option the client (v0.21.0) dereferences nil when a reader gets an encrypted message, which ends the
-// process. A consumer keeps each one among its prefetched messages for good, so that as many as it prefetches stop it.
+// Without that option a consumer of the client (v0.21.0) keeps each one among its prefetched messages for good, so that as many as it prefetches stop it.
 //
 // [IsTaken] interprets the errors of subscriptions, also those of package entries.
 package pulsarread
@@ -14,12 +13,6 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
 )
-
-// Reader is [pulsar.Client.CreateReader] with that option.
-func Reader(client pulsar.Client, o pulsar.ReaderOptions) (pulsar.Reader, error) {
-	o.Decryption = undecrypted()
-	return client.CreateReader(o) //nolint:forbidigo,wrapcheck // here the option is set; the caller's call
-}
 
 // Subscribe is [pulsar.Client.Subscribe] with that option.
 func Subscribe(client pulsar.Client, o pulsar.ConsumerOptions) (pulsar.Consumer, error) {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -195,7 +196,7 @@ var logs = map[string]func(*testing.T) func() (controllog.Transport, error){
 			cfg.Topic, cfg.DeniedIsFinal = topic, true
 			options := pulsartest.Options(t)
 			options.MetricsRegisterer = prometheus.NewRegistry()
-			return controllog.NewPulsar(cfg, options, slog.New(slog.DiscardHandler))
+			return controllog.NewPulsar(cfg, options, entries.Access{}, slog.New(slog.DiscardHandler))
 		}
 	},
 }
@@ -254,57 +255,6 @@ func TestContract(t *testing.T) {
 			// For b, whose clock is behind, one hold has an effect: it comes first.
 			if want := []string{"hold by bob", "release by alice", "release by alice", "hold by alice"}; !slices.Equal(acts, want) {
 				t.Errorf("the trail is %q, want %q", acts, want)
-			}
-		})
-	}
-}
-
-// holey is a log of which one reader misses one record, as Pulsar's client does at a reconnect.
-type holey struct {
-	*controllog.Mem
-
-	miss   func(Record) bool
-	missed *sync.Once
-}
-
-func (h holey) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(controllog.Entry)) error {
-	return h.Mem.Tail(ctx, from, prefetch, opened, func(e controllog.Entry) {
-		missed := false
-		if r, err := Decode(e.Data); err == nil && h.miss(r) {
-			h.missed.Do(func() { missed = true })
-		}
-		if !missed {
-			record(e)
-		}
-	})
-}
-
-// TestReaderThatMissesActs: a member holds and releases keys though its reader misses the record.
-func TestReaderThatMissesActs(t *testing.T) {
-	for _, kind := range []Kind{Hold, Release} {
-		t.Run(kind.String(), func(t *testing.T) {
-			t.Parallel()
-			log := controllog.NewMem()
-			bad := holey{log, func(r Record) bool { return r.Kind == kind && r.Key == "k" }, new(sync.Once)}
-			a := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
-			b := startKeeper(t, "b", func() (controllog.Transport, error) { return bad, nil }, nil)
-			a.ready(t)
-			b.ready(t)
-			act := func(do func(context.Context, Order) (Record, Result, error), key event.Key) {
-				t.Helper()
-				if _, _, err := do(t.Context(), order(key)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			act(a.Hold, "k")
-			if kind == Release {
-				eventually.True(t, "the key is held", func() bool { return b.boxes.holds("k") })
-				act(a.Release, "k")
-			}
-			act(a.Hold, "another") // until a record follows, no reader can tell
-			eventually.True(t, "the next record is read", func() bool { return b.boxes.holds("another") })
-			if got, want := b.boxes.holds("k"), kind == Hold; got != want {
-				t.Errorf("the key is held: %v, want %v", got, want)
 			}
 		})
 	}

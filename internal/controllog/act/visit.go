@@ -32,7 +32,7 @@ func (v *visit) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.topic = controllog.Whole(transport, v.log) // a hold or a release that is missed has no later record that repairs it
+	v.topic = controllog.Watched(transport) // acts that the topic has lost are written again
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	v.group, ctx = errgroup.WithContext(ctx)

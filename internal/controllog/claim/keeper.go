@@ -219,7 +219,7 @@ func (p *place) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	transport = controllog.Whole(transport, p.log) // without a claim or a release that it misses, a router may end, or wait, for no reason
+	transport = controllog.Watched(transport) // a claim that the topic has lost is written again
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return transport.Run(ctx) })
 	if p.keeper.cfg.Optional {

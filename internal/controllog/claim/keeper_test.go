@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -79,7 +80,7 @@ func pulsarSite(t *testing.T) site {
 			cfg.Topic, cfg.DeniedIsFinal = topic, true
 			options := pulsartest.Options(t)
 			options.MetricsRegisterer = prometheus.NewRegistry()
-			return controllog.NewPulsar(cfg, options, quiet())
+			return controllog.NewPulsar(cfg, options, entries.Access{}, quiet())
 		},
 	}
 }
@@ -517,48 +518,6 @@ func TestClaimsTopicIsReplacedUnderItsReader(t *testing.T) {
 				t.Errorf("two groups hold the subscription; the first one: %v", err)
 			}
 		})
-	}
-}
-
-// holey is a log of which one reader misses the record of one release, as Pulsar's client does at a reconnect.
-type holey struct {
-	*controllog.Mem
-
-	missed *sync.Once
-}
-
-func (h holey) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(controllog.Entry)) error {
-	return h.Mem.Tail(ctx, from, prefetch, opened, func(e controllog.Entry) {
-		missed := false
-		if r, err := Decode(e.Data); err == nil && r.Release {
-			h.missed.Do(func() { missed = true })
-		}
-		if !missed {
-			record(e)
-		}
-	})
-}
-
-// A router claims a subscription that another group has released, though its reader misses the release.
-func TestReaderThatMissesARelease(t *testing.T) {
-	s, _ := fragileSite()
-	log := controllog.NewMem()
-	s.open = func(*testing.T, string) (controllog.Transport, error) { return log, nil }
-	places := s.places("", "s")
-	a := s.claim(t, group("a"), places)
-	if err := a.outcome(t); err != nil {
-		t.Fatal(err)
-	}
-	a.stop()
-	s.release(t, group("a"), false, places)
-	other := s.claim(t, group("c"), s.places("", "other")) // until a record follows, no reader can tell
-	if err := other.outcome(t); err != nil {
-		t.Fatal(err)
-	}
-	other.stop()
-	s.open = func(*testing.T, string) (controllog.Transport, error) { return holey{log, new(sync.Once)}, nil }
-	if err := s.claim(t, group("b"), places).outcome(t); err != nil {
-		t.Errorf("after the release: %v", err)
 	}
 }
 

@@ -62,7 +62,7 @@ var arrows = map[string]arrow{
 
 	"internal/wire/appwire": {[]string{"internal/base/event", "internal/base/clock", "internal/base/partition", "internal/wire/framepool", "internal/wire/hotframe", "proto"}, "frames only; both ends of the application's stream share it"},
 
-	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog", "internal/broker/pulsarread", "internal/telemetry/loglimit", "internal/wire/hotframe"}), "carries the records of internal/ownership, independent of their meaning"},
+	"internal/controllog": {slices.Concat(words, []string{"internal/broker/entries", "internal/broker/entries/wire", "internal/broker/pulsarsend", "internal/broker/pulsarlog", "internal/telemetry/loglimit", "internal/wire/hotframe"}), "carries the records of internal/ownership, independent of their meaning"},
 	"internal/controllog/claim": {
 		slices.Concat(words, []string{"internal/controllog", "internal/broker/topicname", "internal/wire/hotframe"}),
 		"the group of a subscription: it needs a log of records, and nothing of the group's work",
@@ -141,7 +141,7 @@ var arrows = map[string]arrow{
 	"internal/broker/topicname":               {nil, "the bottom: names in, names out"},
 	"internal/broker/pulsaradmin":             {[]string{"internal/broker/topicname"}, "calls of the admin API, for any caller"},
 	"internal/broker/pulsarlog":               {nil, "a logger in front of a logger"},
-	"internal/broker/pulsarread":              {nil, "an option of the client's readers"},
+	"internal/broker/pulsarread":              {nil, "an option of the client's consumers"},
 	"internal/broker/pulsarsend":              {[]string{"internal/base/clock"}, "a timer in front of a callback, a context in front of a call, and rules for producers that are lost"},
 	"internal/broker/pulsartest":              {[]string{"internal/base/event", "internal/broker/pulsaradmin"}, "only finds a broker for tests"},
 	"internal/broker/entries": {

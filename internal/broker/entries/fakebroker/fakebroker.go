@@ -28,13 +28,14 @@ type Cluster struct {
 	mu      sync.Mutex // guards the fields below, and the fields of brokers, links and topics
 	brokers map[string]*Broker
 	topics  map[string]*topic
-	entries int64 // number of published entries
+	ledger  int64 // of the next entry
+	entries int64 // number of published entries of the ledger
 	closed  bool
 }
 
 // New returns a cluster without brokers.
 func New() *Cluster {
-	return &Cluster{brokers: make(map[string]*Broker), topics: make(map[string]*topic)}
+	return &Cluster{brokers: make(map[string]*Broker), topics: make(map[string]*topic), ledger: 1}
 }
 
 // Broker is one broker, or a proxy.
@@ -164,8 +165,30 @@ func (c *Cluster) Own(name string, b *Broker) {
 func (c *Cluster) Move(name string, to *Broker, named bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.topic(name).owner = to
+	c.close(name, to, named)
+}
+
+// Remake deletes all entries of a topic and closes its consumers, as if it was deleted and made again. The next entries, of all topics, are in the given ledger.
+func (c *Cluster) Remake(name string, ledger int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.topic(name).entries = nil
+	c.ledger, c.entries = ledger, 0
+	c.close(name, nil, false)
+}
+
+// Trim deletes the oldest entries of a topic and closes its consumers.
+func (c *Cluster) Trim(name string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.topic(name).entries = c.topic(name).entries[n:]
+	c.close(name, nil, false)
+}
+
+// close closes the consumers of a topic, and names a new broker to them if named is set. The caller holds the lock.
+func (c *Cluster) close(name string, to *Broker, named bool) {
 	t := c.topic(name)
-	t.owner = to
 	for _, m := range slices.Clone(t.consumers) {
 		id, zero := m.id, uint64(0)
 		closed := &pulsarpb.CommandCloseConsumer{ConsumerId: &id, RequestId: &zero}

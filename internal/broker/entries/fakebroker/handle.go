@@ -118,7 +118,11 @@ func (l *Link) ack(c *pulsarpb.CommandAck) {
 	if m == nil {
 		return
 	}
-	m.topic.ack(c.GetMessageId())
+	if c.GetAckType() == pulsarpb.CommandAck_CUMULATIVE {
+		m.topic.ackUpTo(c.GetMessageId()[0])
+	} else {
+		m.topic.ack(c.GetMessageId())
+	}
 	if c.RequestId != nil {
 		l.send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_ACK_RESPONSE.Enum(), AckResponse: &pulsarpb.CommandAckResponse{
 			ConsumerId: c.ConsumerId, RequestId: c.RequestId,

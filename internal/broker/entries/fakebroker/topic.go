@@ -17,6 +17,7 @@ type topic struct {
 	consumers  []*member
 	turn       int
 	chunked    map[string]*member // by uuid, from the first chunk of a message to its last
+	reader     bool               // it has had a reader, which gets all entries in their order
 }
 
 type entry struct {
@@ -53,7 +54,7 @@ func (c *Cluster) topic(name string) *topic {
 func (c *Cluster) Publish(name string, bytes []byte, events int) wire.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	id := wire.ID{Ledger: 1, Entry: c.entries}
+	id := wire.ID{Ledger: c.ledger, Entry: c.entries}
 	c.entries++
 	t := c.topic(name)
 	e := &entry{id: id, bytes: bytes, events: events}
@@ -122,7 +123,7 @@ func (t *topic) send(e *entry) bool {
 // consumerOf returns the consumer that gets an entry, nil if none can have it now. All chunks with one uuid go to the consumer of the first. A later
 // chunk without that consumer goes to none, as at Pulsar 4.0.8 (apache/pulsar#26395).
 func (t *topic) consumerOf(e *entry) *member {
-	if e.uuid == "" {
+	if e.uuid == "" || t.reader {
 		return t.next()
 	}
 	m := t.chunked[e.uuid]
@@ -181,6 +182,14 @@ func (t *topic) ack(ids []*pulsarpb.MessageIdData) {
 	}
 }
 
+// ackUpTo records a cumulative ack.
+func (t *topic) ackUpTo(id *pulsarpb.MessageIdData) {
+	t.entries = slices.DeleteFunc(t.entries, func(e *entry) bool {
+		ledger, last := int64(id.GetLedgerId()), int64(id.GetEntryId())
+		return e.id.Ledger < ledger || e.id.Ledger == ledger && e.id.Entry <= last
+	})
+}
+
 // keep leaves only the events of a set unacked.
 func (e *entry) keep(set []int64) {
 	if e.left == nil {
@@ -212,6 +221,7 @@ func (t *topic) release(from *member, ids []*pulsarpb.MessageIdData) {
 
 // begin makes a topic with one reader begin at an entry: earlier ones count as sent.
 func (t *topic) begin(reader *member, at wire.ID) {
+	t.reader = true
 	for _, e := range t.entries {
 		e.to, e.read = nil, false
 		if e.id.Ledger < at.Ledger || e.id.Ledger == at.Ledger && e.id.Entry < at.Entry {
