@@ -519,6 +519,29 @@ func TestErrorThatPanicsIsAFailure(t *testing.T) {
 	}
 }
 
+// panicsAgain panics with itself, which no text can be made of: package fmt gives up, too.
+type panicsAgain struct{}
+
+func (p panicsAgain) Error() string { panic(p) }
+
+// RuntimeError makes it an error of the runtime.
+func (panicsAgain) RuntimeError() {}
+
+func TestErrorWithoutATextIsAFailure(t *testing.T) {
+	for name, handler := range map[string]client.Handler{
+		"returned": func(context.Context, *client.Event) error { return panicsAgain{} },
+		"panic":    func(context.Context, *client.Event) error { panic(panicsAgain{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := clienttest.NewRouter(t)
+			r.Start(handler, client.WithLogger(slog.New(slog.DiscardHandler)))
+			if got := r.Deliver(&client.Event{Key: "k"}).Outcome(); got.Kind != clienttest.Retry || !strings.Contains(got.Reason, "panicsAgain") {
+				t.Errorf("outcome = %v, want retry with the type of the error", got)
+			}
+		})
+	}
+}
+
 type lockedWriter struct {
 	mu *sync.Mutex
 	b  *bytes.Buffer

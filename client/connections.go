@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -14,7 +15,8 @@ import (
 
 // connections holds the connection of a Lane. It replaces the connection if a call has ended by its deadline, or a
 // reservation is not renewed, and nothing was heard meanwhile: the other end may be gone silently, and TCP would wait
-// for a quarter of an hour. Calls in flight on the old connection continue.
+// for a quarter of an hour. Calls in flight on the old connection continue. A handler or a broker may also be slower than a
+// caller waits: in the middle of its time a call probes a silent connection, with a question that every router answers at once.
 type connections struct {
 	dial func() (*grpc.ClientConn, error)
 	now  func() clock.Instant
@@ -33,7 +35,14 @@ type laneConn struct {
 	heard clock.Instant // when it was made, or the newest message came
 	ever  bool          // a message has come
 	open  int           // streams
+	probe clock.Instant // when the probe was sent that is under way; 0: there is none
 }
+
+// The time that a router has for the answer to a probe: as long as the call would still wait, within these bounds.
+const (
+	probeLeast = 100 * time.Millisecond
+	probeMost  = time.Second
+)
 
 func newConnections(now func() clock.Instant, dial func() (*grpc.ClientConn, error)) (*connections, error) {
 	c := &connections{dial: dial, now: now, old: make(map[*laneConn]struct{}), patience: redialLeast}
@@ -66,7 +75,50 @@ func (c *connections) NewStream(ctx context.Context, desc *grpc.StreamDesc, meth
 	if err != nil {
 		return nil, err
 	}
-	return &onConnection{s, c, lc, c.now()}, nil
+	begun := c.now()
+	if deadline, ok := ctx.Deadline(); ok {
+		half := time.Until(deadline) / 2 //nolint:forbidigo // wall time, as in contexts
+		probe := time.AfterFunc(half, func() { c.probe(ctx, lc, begun, half) })
+		context.AfterFunc(ctx, func() { probe.Stop() })
+	}
+	return &onConnection{s, c, lc, begun}, nil
+}
+
+// probe asks the router how it is, if nothing was heard on a connection since an instant. Whatever it answers, it is there; its health is of no interest.
+func (c *connections) probe(ctx context.Context, lc *laneConn, since clock.Instant, within time.Duration) {
+	now := c.now()
+	c.mu.Lock()
+	due := lc.probe == 0 && !since.Before(lc.heard)
+	if due {
+		lc.probe = now
+		lc.open++
+	}
+	c.mu.Unlock()
+	if !due {
+		return
+	}
+	defer c.ended(lc)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(max(within, probeLeast), probeMost)) // it outlasts a short call
+	defer cancel()
+	s, err := lc.conn.NewStream(ctx, &grpc.StreamDesc{}, healthv1.Health_Check_FullMethodName)
+	sent := err == nil // otherwise the connection is broken, or has no room
+	if sent {
+		_ = s.SendMsg(new(healthv1.HealthCheckRequest)) // RecvMsg has the error
+		err = s.RecvMsg(new(healthv1.HealthCheckResponse))
+	}
+	c.mu.Lock()
+	lc.probe = 0
+	c.mu.Unlock()
+	if sent {
+		c.note(lc, now, err)
+	}
+}
+
+// isClosed reports whether Close was called.
+func (c *connections) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }
 
 // Close ends all connections.
@@ -95,6 +147,9 @@ func (c *connections) silent(since clock.Instant) {
 func (c *connections) unanswered(since clock.Instant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if p := c.connection.probe; p != 0 && c.now().Sub(p) < probeLeast {
+		return // the probe decides
+	}
 	never := !c.connection.ever
 	if never && c.now().Sub(c.connection.made) < c.patience {
 		return
@@ -148,18 +203,23 @@ type onConnection struct {
 // RecvMsg implements grpc.ClientStream.
 func (s *onConnection) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
+	s.connections.note(s.connection, s.begun, err)
+	return err
+}
+
+// note notes what a message of a stream, begun then, or its end says about its connection.
+func (c *connections) note(lc *laneConn, begun clock.Instant, err error) {
 	switch status.Code(err) {
 	case codes.DeadlineExceeded:
-		s.connections.unanswered(s.begun)
+		c.unanswered(begun)
 	case codes.Canceled:
 	case codes.Unavailable: // as of a connection that was refused
-		s.connections.mu.Lock()
-		s.connection.heard = s.connections.now()
-		s.connections.mu.Unlock()
+		c.mu.Lock()
+		lc.heard = c.now()
+		c.mu.Unlock()
 	default:
-		s.connections.mu.Lock()
-		s.connection.heard, s.connection.ever, s.connections.patience = s.connections.now(), true, redialLeast
-		s.connections.mu.Unlock()
+		c.mu.Lock()
+		lc.heard, lc.ever, c.patience = c.now(), true, redialLeast
+		c.mu.Unlock()
 	}
-	return err
 }

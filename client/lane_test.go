@@ -95,7 +95,16 @@ func testCallsOnADeadConnection(t *testing.T) {
 		_, err := lane.Send(ctx, "k", nil)
 		return err
 	}
-	for name, call := range map[string]func() error{"Invoke": invoke, "Send": send} {
+	short := func() error { // shorter than a router may take for its answer to a probe
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err := lane.Send(ctx, "k", nil)
+		if err != nil {
+			time.Sleep(100 * time.Millisecond)
+		}
+		return err
+	}
+	for name, call := range map[string]func() error{"Invoke": invoke, "Send": send, "a short Send": short} {
 		if err := call(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -109,6 +118,80 @@ func testCallsOnADeadConnection(t *testing.T) {
 	}
 	if n := len(conns); n != 1 {
 		t.Errorf("%d connections are left, want 1", n)
+	}
+}
+
+// slow is a router whose handlers and broker take longer than any caller waits, after the first. It answers a call when its time is up, as routers do.
+type slow struct {
+	lanev1.UnimplementedLaneServiceServer
+
+	begun atomic.Bool
+}
+
+func (s *slow) Invoke(ctx context.Context, r *lanev1.InvokeRequest) (*lanev1.InvokeResponse, error) {
+	if !s.begun.Swap(true) {
+		return &lanev1.InvokeResponse{Outcome: lanev1.Outcome_OUTCOME_REPLIED}, nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Duration(r.GetTimeoutMs()+1) * time.Millisecond):
+		return &lanev1.InvokeResponse{Outcome: lanev1.Outcome_OUTCOME_UNKNOWN}, nil
+	}
+}
+
+func (s *slow) Send(ctx context.Context, _ *lanev1.SendRequest) (*lanev1.SendResponse, error) {
+	if !s.begun.Swap(true) {
+		return &lanev1.SendResponse{MessageId: "1:2:-1:-1"}, nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestShortCallsOfSlowHandlersKeepTheirConnection: a call that ends by the deadline of its context says nothing about the connection.
+func TestShortCallsOfSlowHandlersKeepTheirConnection(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *client.Lane) error{
+		"Invoke": func(ctx context.Context, lane *client.Lane) error {
+			_, err := lane.Invoke(ctx, "k", "do", nil)
+			return err
+		},
+		"Send": func(ctx context.Context, lane *client.Lane) error {
+			_, err := lane.Send(ctx, "k", nil)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				listener, server := bufconn.Listen(1<<16), grpc.NewServer()
+				lanev1.RegisterLaneServiceServer(server, new(slow))
+				go func() { _ = server.Serve(listener) }()
+				defer server.Stop()
+				var dials atomic.Int32
+				lane, err := client.Dial("router:1", client.WithLeaseClock(&lender{begun: time.Now()}), client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
+					dials.Add(1)
+					return listener.DialContext(ctx)
+				}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = lane.Close() }()
+				if err := call(t.Context(), lane); err != nil {
+					t.Fatal(err)
+				}
+				for range 20 {
+					for _, timeout := range []time.Duration{20 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second} {
+						ctx, cancel := context.WithTimeout(t.Context(), timeout)
+						if err := call(ctx, lane); !errors.Is(err, client.ErrUnknown) && !errors.Is(err, client.ErrMaybeSent) {
+							t.Errorf("a call whose handler is slow: %v", err)
+						}
+						cancel()
+					}
+				}
+				if n := dials.Load(); n != 1 {
+					t.Errorf("%d connections, want 1", n)
+				}
+			})
+		})
 	}
 }
 

@@ -215,7 +215,7 @@ func (r *Reservation) Until() time.Time {
 }
 
 // Release ends the reservation and waits until its owner has confirmed that, at most for as long as the reservation would have lasted without
-// a renewal. If the connection is broken, Release connects again. Context ends immediately. Further calls only wait.
+// a renewal. If the connection is broken, Release connects again, unless the Lane is closed. Context ends immediately. Further calls only wait.
 func (r *Reservation) Release() {
 	r.tellReleased()
 	<-r.ended
@@ -496,11 +496,15 @@ func (r *Reservation) keep(s *holderStream) {
 			next.end()
 		case err := <-opened:
 			slow = nil
-			if err != nil {
-				redial = time.After(again.Next())
-			} else {
+			switch {
+			case err == nil:
 				s.end()
 				s = next
+			case released == nil && r.lane.conn.isClosed(): // the release can be told to nobody
+				next = nil
+				return
+			default:
+				redial = time.After(again.Next())
 			}
 			next = nil
 		case f, ok := <-s.frames:

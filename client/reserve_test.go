@@ -959,6 +959,24 @@ func TestReserveWithoutRoomForAStream(t *testing.T) {
 	}, grpc.MaxConcurrentStreams(1))
 }
 
+// TestReleaseAfterTheLaneHasClosed: there is no next stream to wait for.
+func TestReleaseAfterTheLaneHasClosed(t *testing.T) {
+	lend(t, func(s *lending) error {
+		if err := s.grant(time.Hour); err != nil {
+			return err
+		}
+		return s.keep(time.Hour)
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		r := reserve(t, lane)
+		_ = lane.Close()
+		begun := time.Now()
+		r.Release()
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 // TestReleaseWhileTheStreamIsBroken: a release reaches the owner by the next stream, after it has answered there, and
 // never later than the permission lasts.
 func TestReleaseWhileTheStreamIsBroken(t *testing.T) {

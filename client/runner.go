@@ -222,7 +222,7 @@ func (r *runner) call(e *Event, result *event.Result) {
 			if n := r.failed.more(r.clock.Now()); n > 0 {
 				r.log.Error("handler panicked", "message_id", e.ID.String(), "attempt", e.Attempt, "panic", panicText(thrown), "stack", string(debug.Stack()), "failures", n)
 			}
-			err = fmt.Errorf("panic: %v", thrown)
+			err = panicError(thrown)
 			*result = r.resultOf(e, err)
 			return
 		}
@@ -294,11 +294,23 @@ func innermostType(err error) string {
 }
 
 // panicText returns what may be logged of a panic: the text of an error of the runtime, which holds nothing of an event, else the type.
-func panicText(thrown any) string {
+func panicText(thrown any) (text string) {
+	text = fmt.Sprintf("a value of the type %T", thrown)
 	if err, ok := thrown.(runtime.Error); ok {
-		return err.Error()
+		defer func() { _ = recover() }() // it may be a type of the application
+		text = err.Error()
 	}
-	return fmt.Sprintf("a value of the type %T", thrown)
+	return text
+}
+
+// panicError returns the error for a panic. It does not panic, which would end the process, even if the value panics when its text is asked for.
+func panicError(thrown any) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = fmt.Errorf("panic: a value of the type %T, whose text panics", thrown)
+		}
+	}()
+	return fmt.Errorf("panic: %v", thrown)
 }
 
 // resultOf turns a handler's error into the answer to the router. An error after a

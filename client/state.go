@@ -193,9 +193,9 @@ func (s *states) returned(e *Event) {
 }
 
 // done reports whether what a handler leaves may be kept: it has returned nil while the key was still its own. One that had lost it may have
-// written after the next turn had read.
+// written after the next turn had read. It is not cancelled, since it has returned.
 func (s *states) done(e *Event, err error) bool {
-	return err == nil && (s.n.Load() == 0 || e.run.Err() == nil)
+	return err == nil && (s.n.Load() == 0 || e.run.ended() == nil && !e.run.stream.passed(&e.run.item))
 }
 
 // ended is called at the end of every handler. It keeps the values that the handler has asked for if it has done its

@@ -1,9 +1,11 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"testing"
@@ -235,6 +237,34 @@ func TestStateOfAHandlerThatGoesOn(t *testing.T) {
 	all.ended(lost, done)
 	if third := turn(3); !ask(third) {
 		t.Error("what the two left is not in one order")
+	}
+}
+
+// TestAHandlerThatReturnsLateWasNotCancelled: its state is not kept, and the log does not say that it was cancelled.
+func TestAHandlerThatReturnsLateWasNotCancelled(t *testing.T) {
+	var s *stream
+	var now *testClock
+	s, now = fiveWaiting(t, func(ctx context.Context, e *Event) error {
+		if _, err := State(ctx, func(context.Context) (*cart, error) { return new(cart), nil }); err != nil {
+			return err
+		}
+		now.pass(time.Minute) // its deadline
+		return nil
+	})
+	var log bytes.Buffer
+	s.runner.states, s.runner.log = &states{max: 10}, slog.New(slog.NewTextHandler(&log, nil))
+	late := take(s)
+	late.Key, late.Fence, late.run.generation = "k", Fence{Token: 1, Turn: 1}, 1
+	var result event.Result
+	s.runner.call(late, &result)
+	if result.Kind != event.ResultDone {
+		t.Errorf("the answer is %v", result.Kind)
+	}
+	if n := s.runner.states.n.Load(); n != 0 {
+		t.Errorf("the states of %d keys are kept", n)
+	}
+	if log.Len() > 0 {
+		t.Errorf("the log is %s", &log)
 	}
 }
 

@@ -232,6 +232,17 @@ func (s *stream) overdue(it *inbox.Item[Event]) bool {
 	return true
 }
 
+// passed reports whether the deadline of a running delivery has passed. Unlike overdue it cancels nothing.
+func (s *stream) passed(it *inbox.Item[Event]) bool {
+	r := s.runner
+	if now, _ := r.fast(); now.Before(clock.Instant(s.sure.Load())) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.clock.Now().Before(s.inbox.Deadline(it))
+}
+
 // read receives frames until the stream ends.
 func (s *stream) read() {
 	defer close(s.broken)

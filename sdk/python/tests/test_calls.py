@@ -496,6 +496,18 @@ def test_a_timeout_shorter_than_connecting(style: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "bad", [{"key": "k\ud800"}, {"method": "do\udfff"}, {"payload": "\ud800"}, {"id": "order\ud800"}], ids=lambda bad: next(iter(bad))
+)
+def test_what_is_no_text_is_not_called(bad: dict[str, str], style: str) -> None:
+    with ringfence.Lane("127.0.0.1:1") as lane:
+        with pytest.raises(ArgumentError, match=f"^{next(iter(bad))}: half of a surrogate pair"):
+            invoke(style, lane, **{"key": "k", "method": "do", **bad})
+        if "key" in bad:
+            with pytest.raises(ArgumentError, match=r"^key: half of a surrogate pair"):
+                lane.reserve(bad["key"])
+
+
+@pytest.mark.parametrize(
     ("key", "payload", "text"),
     [
         ("k", "é" * (PAYLOAD_MAX // 2) + "e", "a payload of 1048577 bytes: want at most 1048576"),
@@ -628,3 +640,25 @@ def test_a_call_in_a_unit_test() -> None:
     assert (call.key, call.method, call.payload, call.id) == (b"user-7", "charge", b"4200", "order-8")
     assert call.cause is None and not call.cancelled and call.lease_until is None
     call.check()
+
+
+@pytest.mark.parametrize(
+    ("key", "method", "options"),
+    [
+        ("", "do", {}),
+        ("k" * 4097, "do", {}),
+        ("k", "", {}),
+        ("k", "m" * 65, {}),
+        ("k", "do it", {}),
+        ("k", "do", {"id": "i" * 129}),
+        ("k", "do", {"timeout": 600.1}),
+    ],
+)
+def test_the_router_in_memory_refuses_calls_as_routers_do(
+    ringfence_router: Router, lane: ringfence.Lane, key: str, method: str, options: dict[str, Any]
+) -> None:
+    start(ringfence_router, "threads", lambda call: b"r")
+    assert lane.invoke("k" * 4096, "do", id="i" * 128, timeout=600) == b"r"
+    with pytest.raises(CallError) as caught:
+        lane.invoke(key, method, **options)
+    assert (caught.value.outcome, caught.value.code) == ("not_run", "")

@@ -584,6 +584,36 @@ def test_a_release_is_told_on_the_next_stream(sent: bool, style: str) -> None:
         asyncio.run(main())
 
 
+def test_a_release_is_told_when_the_token_is_back(tmp_path: pathlib.Path) -> None:
+    """The token file is being replaced when the stream breaks."""
+    token = tmp_path / "token"
+    token.write_text("one")
+    broken = threading.Event()
+    told: list[int] = []
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted(60)
+        if s.number == 1:
+            assert broken.wait(WAIT)
+            yield from s.fail()
+        for frame in s.keep(60):
+            if frame.HasField("over"):
+                told.append(s.number)
+            yield frame
+
+    with Lender(serve, token_file=str(token)) as router:
+        held = router.lane.reserve("user-1")
+        token.unlink()
+        broken.set()
+        releasing = threading.Thread(target=held.release)
+        releasing.start()
+        releasing.join(0.3)
+        assert releasing.is_alive(), "the release was told to nobody"
+        token.write_text("two")
+        releasing.join(WAIT)
+        assert told == [2]
+
+
 def granting(s: Stream) -> Iterator[pb.ReserveResponse]:
     yield s.granted(60)
     yield from s.keep(60)

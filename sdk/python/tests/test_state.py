@@ -860,3 +860,26 @@ def test_the_clock_is_asked_at_the_end(router: Router, style: str) -> None:
     delivery.outcome()
     assert router.deliver("k").outcome() == Outcome("done")
     assert seen == [True, True]
+
+
+def test_a_handler_that_returns_late_was_not_cancelled(
+    router: Router, style: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state is not kept, and the log does not say that it was cancelled."""
+    seen: list[bool] = []
+
+    def plain(event: Event) -> None:
+        seen.append(ask(event)[1])
+        if len(seen) == 1:
+            router.expire()
+
+    async def task(event: Event) -> None:
+        plain(event)
+
+    worker = router.start(plain if style == "threads" else task)
+    with monkeypatch.context() as without_watch:
+        without_watch.setattr(worker._runner, "_check", lambda tick: 1)
+        assert router.deliver("k").outcome() == Outcome("done")
+    assert "handler cancelled" not in caplog.text
+    assert router.deliver("k").outcome() == Outcome("done")
+    assert seen == [True, True]

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from mute import Mute
 
 import ringfence
 from ringfence import ArgumentError, Call, Event, MaybeSent, MessageID, NotSent
@@ -368,6 +369,12 @@ def test_statuses(code: grpc.StatusCode, kind: type[Exception], style: str) -> N
     assert type(again) is kind and str(again) == str(caught.value)
 
 
+@pytest.mark.parametrize("bad", [{"key": "k\ud800"}, {"payload": "\ud800"}, {"id": "a\udfff"}, {"name": "\ud800"}, {"properties": {"a": "\ud800"}}])
+def test_what_is_no_text_is_not_sent(bad: dict[str, Any], style: str) -> None:
+    with ringfence.Lane("127.0.0.1:1") as lane, pytest.raises(ArgumentError, match=f"^{next(iter(bad))}: half of a surrogate pair"):
+        send(style, lane, **{"key": "k", **bad})
+
+
 @pytest.mark.parametrize(
     ("key", "payload", "text"),
     [
@@ -410,6 +417,26 @@ def test_a_router_that_does_not_answer_a_send(style: str) -> None:
         opened.set()
 
 
+def test_a_broker_that_is_slow_costs_no_connection(style: str) -> None:
+    """A Send without an answer says nothing about the connection: the router is there."""
+    opened = threading.Event()
+    opened.set()
+
+    def answer(request: pb.SendRequest, context: grpc.ServicerContext) -> pb.SendResponse:
+        opened.wait(WAIT)
+        return pb.SendResponse(message_id="1:2:-1:-1")
+
+    with SendServer(answer) as server, Mute(server.endpoint) as proxy, ringfence.Lane(proxy.endpoint) as lane:
+        send(style, lane, "k", timeout=WAIT)
+        opened.clear()
+        for _ in range(2):
+            with pytest.raises(MaybeSent, match="DEADLINE_EXCEEDED"):
+                send(style, lane, "k", timeout=0.01)
+        opened.set()
+        send(style, lane, "k", timeout=WAIT)
+        assert proxy.count == 1
+
+
 def test_no_router_for_a_send(tmp_path: pathlib.Path, style: str) -> None:
     lane = ringfence.Lane("127.0.0.1:1")
     with pytest.raises(NotSent):
@@ -433,3 +460,25 @@ def test_the_token_of_a_send(tmp_path: pathlib.Path) -> None:
     with SendServer(answer) as server, ringfence.Lane(server.endpoint, token_file=str(token)) as lane:
         assert lane.send("k") == MessageID(1, 2)
         assert seen.get(timeout=WAIT) == "Bearer one"
+
+
+PROPERTIES = {f"p{i}": "" for i in range(64)}
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("", {}),
+        ("k" * 4097, {}),
+        ("k", {"id": "i" * 257}),
+        ("k", {"properties": {**PROPERTIES, "more": ""}}),
+        ("k", {"properties": {"": "v"}}),
+        ("k", {"properties": {"p": "v" * 4096}}),
+        ("k", {"properties": {"Ringfence-Key": "v"}}),
+    ],
+)
+def test_the_router_in_memory_refuses_events_as_routers_do(ringfence_router: Router, key: str, options: dict[str, Any]) -> None:
+    with ringfence.Lane(ringfence_router.endpoint) as lane:
+        lane.send("k" * 4096, id="i" * 256, properties={**PROPERTIES, "p0": "v" * 4094, "traceparent": ""})
+        with pytest.raises(NotSent):
+            lane.send(key, **options)

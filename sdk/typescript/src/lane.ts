@@ -1,6 +1,6 @@
 import type { Socket } from "node:net";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { Client, status as codes, type ClientDuplexStream, type Metadata, type ServiceError } from "@grpc/grpc-js";
+import { Client, status as codes, Metadata, type ClientDuplexStream, type ServiceError } from "@grpc/grpc-js";
 import { onAbort } from "./abort.js";
 import { callTimeoutDefault, codeTooLarge, LeasedCall, type Call } from "./call.js";
 import { systemClock, type Clock } from "./clock.js";
@@ -10,7 +10,7 @@ import { InvokeRequestSchema, InvokeResponseSchema, Outcome, ReserveRequestSchem
 import { readToken, settingsOf, warnOfPlainText, type Options } from "./options.js";
 import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
 import type { Firing } from "./schedules.js";
-import { callPauseMax, Pauses, requestMax, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, type Publish } from "./sending.js";
+import { callPauseMax, Pauses, requestMax, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, wrongText, type Publish } from "./sending.js";
 import { installedTraces, type Traces } from "./traces.js";
 import { channelCredentials, channelOptions, destroyLater, metadataOf, noting, publishBy, unchanged, whenConnected } from "./transport.js";
 import { xxh64 } from "./xxh64.js";
@@ -22,6 +22,9 @@ const grace = 1000;
 
 /** How old, in milliseconds, a connection must be before a call replaces it on which nothing was ever heard. */
 const [patienceLeast, patienceMax] = [1000, 10_000];
+
+/** Asks a router how it is, and how long the answer is waited for, in milliseconds. */
+const [healthPath, probeTimeout] = ["/grpc.health.v1.Health/Check", 500];
 
 /** The text of the errors of a lane that was closed. */
 const closedText = "the lane was closed";
@@ -105,6 +108,8 @@ interface Connection {
   ever: boolean;
   /** Its calls, Sends and reservations that are under way. */
   open: number;
+  /** A probe is under way. */
+  probing: boolean;
 }
 
 /**
@@ -147,7 +152,7 @@ export class Lane {
         "grpc.use_local_subchannel_pool": 1,
       });
       const madeAt = performance.now();
-      return { client, sockets, heardAt: madeAt, madeAt, ever: false, open: 0 };
+      return { client, sockets, heardAt: madeAt, madeAt, ever: false, open: 0, probing: false };
     };
     this.#connection = this.#connect();
   }
@@ -189,6 +194,25 @@ export class Lane {
     if (this.#silent(since) && !ever) this.#patience = Math.min(2 * this.#patience, patienceMax);
   }
 
+  /**
+   * Asks the router how it is, which every router answers at once, if nothing was heard on a connection since an instant of performance.now(). Without an
+   * answer the connection is replaced. What the answer says is of no interest.
+   */
+  #probe(connection: Connection, since: number): void {
+    if (this.#closed || connection !== this.#connection || connection.probing || connection.heardAt >= since) return;
+    connection.probing = true;
+    const [, ended] = this.#use();
+    const begun = performance.now();
+    const call = connection.client.makeUnaryRequest(healthPath, unchanged, unchanged, Buffer.alloc(0), new Metadata(), { deadline: Date.now() + probeTimeout }, (failure) => {
+      connection.probing = false;
+      this.#told(connection, begun, failure);
+      ended();
+      this.#open.delete(cancel);
+    });
+    const cancel = () => call.cancel();
+    this.#open.add(cancel);
+  }
+
   /** Notes how a call has ended on a connection that was begun then. */
   #told(connection: Connection, begun: number, failure: { code: number } | null | undefined): void {
     if (failure?.code === codes.DEADLINE_EXCEEDED) this.#unanswered(begun);
@@ -220,6 +244,8 @@ export class Lane {
   async invoke(key: string | Uint8Array, method: string, payload: string | Uint8Array = "", options: InvokeOptions = {}): Promise<Buffer> {
     const { id = "", timeoutMs = callTimeoutDefault, signal, caller } = options;
     if (!(timeoutMs > 0 && timeoutMs <= timeoutMax)) throw new RingfenceError("argument", `timeoutMs is ${timeoutMs}, want more than 0`, "timeoutMs");
+    const wrong = wrongText({ key, method, id });
+    if (wrong !== "") throw new CallError("not_run", "", wrong);
     let metadata: Metadata;
     try {
       metadata = metadataOf(readToken(this.#tokenFile));
@@ -261,6 +287,8 @@ export class Lane {
     if (afterMs !== undefined && at !== undefined) throw wrong("afterMs and at: want one of them", "at");
     if (afterMs !== undefined && !(afterMs <= timerAfterMax)) throw wrong(`afterMs is ${afterMs}, want at most ${timerAfterMax} milliseconds`, "afterMs");
     if (at !== undefined && Number.isNaN(at.getTime())) throw wrong("at is not a valid date", "at");
+    const noText = wrongText({ key, name, id, properties: Object.entries(properties).flat().join(" ") });
+    if (noText !== "") throw new NotSentError(noText);
     const traceparent = await this.#traceparent();
     const request = create(SendRequestSchema, {
       key: Buffer.from(key), payload: Buffer.from(payload), name, id, properties: traceparent === "" ? properties : { traceparent, ...properties },
@@ -281,8 +309,10 @@ export class Lane {
     return new Promise((resolve, reject) => {
       const [connection, ended] = this.#use();
       const begun = performance.now();
+      const late = setTimeout(() => this.#probe(connection, begun), withinMs - grace);
       const giveUp = publishBy(connection.client, token, request, withinMs, (failure, response) => {
-        this.#told(connection, begun, failure);
+        clearTimeout(late);
+        if (failure?.code !== codes.DEADLINE_EXCEEDED) this.#told(connection, begun, failure); // the router need not have answered by then: the probe decides
         ended();
         this.#open.delete(giveUp);
         forget();
@@ -310,6 +340,8 @@ export class Lane {
     const { wait = 0, ttl = 0, signal, caller } = options;
     if (!(wait >= 0 && wait <= waitMax)) throw new RingfenceError("argument", `wait is ${wait}, want 0 or more milliseconds`, "wait");
     if (!(ttl >= 0 && ttl < Infinity)) throw new RingfenceError("argument", `ttl is ${ttl}, want 5000 to 300000 milliseconds`, "ttl");
+    const wrong = wrongText({ key });
+    if (wrong !== "") throw new NotReservedError("", wrong);
     let clock: Clock;
     try {
       clock = this.#clock();

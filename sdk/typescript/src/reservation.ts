@@ -253,7 +253,7 @@ export class Holder implements Cancellable {
       stream = this.#opener.open(connected);
     } catch (err) {
       if (!(err instanceof NotReservedError)) throw err;
-      this.#over?.(); // the lane was closed, or has no token: nothing can be told
+      if (err.cause === undefined) this.#over?.(); // the lane was closed: nothing can be told. A token may come back
       return this.#broke(err);
     }
     this.#stream = stream;

@@ -55,6 +55,15 @@ export function wrongSize(payload: number, request: number): string {
   return request > requestMax ? `a request of ${request} bytes, want at most ${requestMax}` : "";
 }
 
+/**
+ * Returns what is wrong with arguments that are text, "" if nothing is: half of a surrogate pair has no UTF-8, and Node would write U+FFFD for it. Then two keys, or two ids,
+ * would be one.
+ */
+export function wrongText(texts: Record<string, string | Uint8Array>): string {
+  const wrong = Object.entries(texts).find(([, text]) => typeof text === "string" && /\p{Surrogate}/u.test(text));
+  return wrong === undefined ? "" : `${wrong[0]}: half of a surrogate pair has no UTF-8`;
+}
+
 /** The pauses before a refused request is made again. */
 export class Pauses {
   #next = pauseMin;

@@ -17,7 +17,7 @@ import { Kind, type Result } from "../src/inbox.js";
 import {
   CallError, CallerGoneError, CallFailure, deliveries, HandlerTimeoutError, KeyLostError, Lane, NotSentError, Reject, RetryAfter, RingfenceError, run, type Call, type CallHandler, type CallOutcome, type LaneOptions,
 } from "../src/index.js";
-import { pathOf } from "../src/lane.js";
+import { pathOf, type InvokeOptions, type SendOptions } from "../src/lane.js";
 import { payloadMax, requestMax } from "../src/sending.js";
 import { testRouter } from "../src/testing/index.js";
 import { xxh64 } from "../src/xxh64.js";
@@ -296,6 +296,25 @@ describe("a lane", () => {
     await assert.rejects(lane.invoke("k", "do", "", { signal: abort.signal }), { outcome: "not_run", text: "enough" });
   });
 
+  it("is refused by the router in memory what routers refuse", async (t) => {
+    const router = testRouter(t);
+    await router.start(nothing, { calls: { do: (call) => Buffer.from(call.payload) } });
+    const lane = await laneTo(t, await router.serve());
+    await lane.invoke("k".repeat(4096), "do", "", { id: "i".repeat(128), timeoutMs: 600_000 });
+    const calls: [string, string, InvokeOptions][] = [
+      ["", "do", {}], ["k".repeat(4097), "do", {}], ["k", "", {}], ["k", "m".repeat(65), {}], ["k", "do it", {}], ["k", "do", { id: "i".repeat(129) }], ["k", "do", { timeoutMs: 600_001 }],
+    ];
+    for (const [key, method, options] of calls) await assert.rejects(lane.invoke(key, method, "", options), { outcome: "not_run", code: "" }, JSON.stringify([key, method, options]));
+
+    const properties = Object.fromEntries(Array.from({ length: 64 }, (_, i) => [`p${i}`, ""]));
+    await lane.send("k".repeat(4096), "", { id: "i".repeat(256), properties: { ...properties, p0: "v".repeat(4094), traceparent: "" } });
+    const sends: [string, SendOptions][] = [
+      ["", {}], ["k".repeat(4097), {}], ["k", { id: "i".repeat(257) }], ["k", { properties: { ...properties, more: "" } }], ["k", { properties: { "": "v" } }],
+      ["k", { properties: { p: "v".repeat(4096) } }], ["k", { properties: { "Ringfence-Key": "v" } }],
+    ];
+    for (const [key, options] of sends) await assert.rejects(lane.send(key, "", options), { name: "NotSentError" }, JSON.stringify([key, options]));
+  });
+
   /** A connection whose other end is gone without a word: it ends by no status, and TCP gives up after a quarter of an hour. */
   it("uses a new connection after a call in which nothing was heard", async (t) => {
     const router = testRouter(t);
@@ -457,6 +476,18 @@ describe("a lane", () => {
       ["k".repeat(requestMax), "", /a request of 20971\d\d bytes, want at most 2097152/],
     ];
     for (const [key, payload, message] of large) await assert.rejects(lane.invoke(key, "do", payload, { timeoutMs: 30_000 }), { outcome: "not_run", code: "too_large", message });
+    assert.equal(count, 1);
+  });
+
+  it("does not call, or reserve, what is no text", async (t) => { // Node would write U+FFFD: the key, or the id, would be another one
+    let count = 0;
+    const lane = await laneTo(t, await serve(t, () => (count++, { outcome: Outcome.REPLIED })));
+    const no = { outcome: "not_run", code: "", text: /has no UTF-8/ };
+    await assert.rejects(lane.invoke("k\ud800", "do"), no);
+    await assert.rejects(lane.invoke("k", "do\udfff"), no);
+    await assert.rejects(lane.invoke("k", "do", "", { id: "order\ud800x" }), no);
+    await assert.rejects(lane.reserve("k\ud800"), { name: "NotReservedError", code: "", text: no.text });
+    await lane.invoke("k\ud83d\ude00", "do");
     assert.equal(count, 1);
   });
 

@@ -479,6 +479,31 @@ describe("a reservation", () => {
     });
   }
 
+  it("tells its release when its token is back", async (t) => { // the file is being replaced when the stream breaks
+    const folder = mkdtempSync(join(tmpdir(), "ringfence-lane-"));
+    t.after(() => rmSync(folder, { recursive: true }));
+    const tokenFile = join(folder, "token");
+    writeFileSync(tokenFile, "one");
+    let fail = () => {};
+    const router = await lender(
+      t,
+      (s) => {
+        s.keep(long);
+        s.grant(3_600_000);
+        fail = () => s.fail();
+      },
+      { tokenFile },
+    );
+    const r = await router.lane.reserve("user-1");
+    unlinkSync(tokenFile);
+    fail();
+    const released = r.release();
+    assert.equal(await Promise.race([released, sleep(300, "waits")]), "waits", "the release was told to nobody");
+    writeFileSync(tokenFile, "two");
+    await released;
+    assert.equal(router.streams.at(-1)!.token, "Bearer two");
+  });
+
   it("ends with its permission if its release cannot be told", async (t) => {
     let fail = () => {};
     const router = await lender(t, (s) => {

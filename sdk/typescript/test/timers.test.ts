@@ -12,7 +12,7 @@ import {
 import { checkedTimer, payloadMax, requestMax, timerAfterMax, timerNameMax, timersMax } from "../src/sending.js";
 import { TestRouter, testRouter } from "../src/testing/index.js";
 import type { Status } from "../src/transport.js";
-import { deferred } from "./script.js";
+import { deferred, mute } from "./script.js";
 
 interface Context {
   after(end: () => unknown): void;
@@ -315,6 +315,28 @@ describe("what a lane sends", () => {
     await assert.rejects(lane.send("k"), { name: "MaybeSentError", text: 'the router answered "nonsense"' });
     answer = undefined; // over a connection that is there: without one nothing is sent
     await assert.rejects(lane.send("k", "", { timeoutMs: 100 }), { name: "MaybeSentError", message: /DEADLINE_EXCEEDED/ });
+  });
+
+  it("keeps its connection when the broker is slower than a caller waits", async (t) => {
+    let answer: string | undefined = "1:2:-1:-1";
+    const proxy = await mute(t, await serve(t, () => answer));
+    const lane = laneTo(t, proxy.endpoint);
+    await lane.send("k");
+    answer = undefined;
+    for (let i = 0; i < 3; i++) await assert.rejects(lane.send("k", "", { timeoutMs: 1 }), { name: "MaybeSentError" });
+    answer = "1:2:-1:-1";
+    await lane.send("k");
+    assert.equal(proxy.accepted.length, 1);
+  });
+
+  it("is not sent if it is no text", async (t) => { // Node would write U+FFFD: the key, or the id, would be another one
+    let count = 0;
+    const lane = laneTo(t, await serve(t, () => (count++, "1:2:-1:-1")));
+    const half = "a\ud800";
+    const no = { name: "NotSentError", text: /has no UTF-8/ };
+    await assert.rejects(lane.send(half), no);
+    for (const options of [{ id: half }, { name: half }, { properties: { [half]: "v" } }, { properties: { p: half } }]) await assert.rejects(lane.send("k", "", options), no);
+    assert.equal(count, 0);
   });
 
   it("has the token of the time", async (t) => {

@@ -23,7 +23,19 @@ from ringfence.reservation import METHOD as RESERVE
 from ringfence.reservation import AsyncReservation, Holder, Reservation, check_seconds
 from ringfence.runner import FRAME_MAX, dial
 from ringfence.schedules import Firing
-from ringfence.sending import CALL_PAUSE_MAX, REQUEST_MAX, Pauses, Sender, answered, due, is_crowded, request_of, was_never_sent, wrong_size
+from ringfence.sending import (
+    CALL_PAUSE_MAX,
+    REQUEST_MAX,
+    Pauses,
+    Sender,
+    answered,
+    check_utf8,
+    due,
+    is_crowded,
+    request_of,
+    was_never_sent,
+    wrong_size,
+)
 from ringfence.sending import TIMEOUT_DEFAULT as SEND_TIMEOUT
 from ringfence.xxh64 import xxh64
 
@@ -246,6 +258,7 @@ class Lane:
         self, key: bytes | str, method: str, payload: bytes | str, id: str | None, timeout: float, caller: Event | Call | Firing | None
     ) -> Any:
         """Sends a call, and returns gRPC's future of its response."""
+        check_utf8(method=method, payload=payload, id=id)
         request = pb.InvokeRequest(
             key=_bytes(key),
             method=method,
@@ -280,7 +293,12 @@ def _call_pauses(timeout: float) -> Pauses:
 
 
 def _bytes(key: bytes | str) -> bytes:
-    return key.encode(errors="surrogateescape") if isinstance(key, str) else key
+    if not isinstance(key, str):
+        return key
+    try:
+        return key.encode(errors="surrogateescape")
+    except UnicodeEncodeError as failure:
+        raise ArgumentError("key: half of a surrogate pair has no UTF-8") from failure
 
 
 def path_of(caller: Event | Call | Firing | None) -> list[int]:

@@ -14,6 +14,8 @@ from ringfence.errors import SessionError
 
 PATIENCE_LEAST, PATIENCE_MAX = 1.0, 10.0
 """How old, in seconds, a connection must be before a request replaces it on which nothing was ever heard."""
+PROBE_TIMEOUT = 0.5
+"""How long the answer to a probe is waited for, in seconds."""
 
 
 class _Connection:
@@ -27,6 +29,8 @@ class _Connection:
         """An answer or a frame has come."""
         self.open = 0
         """Requests and streams that are under way."""
+        self.probing = False
+        """A probe is under way."""
 
 
 class Connections:
@@ -91,6 +95,30 @@ class Connections:
             if self._replace(since) and not of.ever:
                 self._patience = min(2 * self._patience, PATIENCE_MAX)
 
+    def probe(self, connection: _Connection, since: float) -> None:
+        """Asks the router how it is, which every router answers at once, if nothing was heard on a channel since an instant of time.monotonic.
+
+        The channel is replaced if there is no answer. What the answer says is of no interest.
+        """
+        with self._lock:
+            if self._closed or connection is not self._connection or connection.probing or connection.heard >= since:
+                return
+            connection.probing = True
+            connection.open += 1
+        begun = time.monotonic()
+        method: Any = connection.channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
+        try:
+            future = method.future(b"", timeout=PROBE_TIMEOUT)
+        except ValueError:  # the lane was closed meanwhile
+            self.ended(connection)
+            return
+        future.add_done_callback(lambda _: self._probed(connection))
+        _Answer(self, connection, begun, future)
+
+    def _probed(self, connection: _Connection) -> None:
+        with self._lock:
+            connection.probing = False
+
     def told(self, connection: _Connection, at: float) -> None:
         """Notes an answer or a frame that has come at an instant."""
         with self._lock:
@@ -151,6 +179,7 @@ class _Answer:
     def __init__(self, connections: Connections, connection: _Connection, begun: float, future: Any) -> None:
         self._connections, self._connection, self._begun, self._future = connections, connection, begun, future
         self._looked = False
+        self._left_to_probe = False
         future.add_done_callback(self._settle)
 
     def _settle(self, _: object) -> None:
@@ -164,6 +193,8 @@ class _Answer:
             return
         self._looked = True
         code = self._future.code()
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED and self._left_to_probe:
+            return
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             self._connections.unanswered(self._begun)
         elif code == grpc.StatusCode.UNAVAILABLE:  # as of a connection that was refused
@@ -171,9 +202,15 @@ class _Answer:
         elif code != grpc.StatusCode.CANCELLED:
             self._connections.told(self._connection, now)
 
-    def result(self) -> Any:
+    def probe(self) -> None:
+        """Leaves it to a probe whether the channel is replaced: the router need not have answered by the deadline of this request."""
+        self._left_to_probe = True
+        self._connections.probe(self._connection, self._begun)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Raises grpc.FutureTimeoutError if there is no result after so many seconds."""
         try:
-            return self._future.result()
+            return self._future.result(timeout)
         finally:
             if self._future.done():  # not if the wait was interrupted
                 self._look()

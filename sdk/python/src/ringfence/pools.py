@@ -166,7 +166,7 @@ class ThreadPool:
                 answer = answer_of(runner.settings, event, error)
             else:
                 if kept:  # one that had lost its key may have written after the next turn had read
-                    states.ended(event, not event.cancelled)
+                    states.ended(event, cast("Stream", event._stream).holds(event))
                 if calls:
                     answer = reply_of(event)
             if began:
@@ -331,7 +331,7 @@ class LoopPool:
                     ending = isinstance(error, asyncio.CancelledError)
                 else:
                     if kept:  # as in a ThreadPool
-                        states.ended(event, not event.cancelled)
+                        states.ended(event, cast("Stream", event._stream).holds(event))
                     if calls:
                         answer = reply_of(event)
                 steps.event = None

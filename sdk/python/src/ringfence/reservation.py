@@ -423,8 +423,8 @@ class Holder:
                     link = self._link = self._open()
                     answered, unheard = False, 0
                     slow = _Ticks(self._clock, max(REDIAL_LEAST, min(GRACE, self.seconds_left() / 3)))
-                except NotReserved:
-                    if releasing:  # the lane was closed, or has no token
+                except NotReserved as failure:
+                    if releasing and not isinstance(failure.__cause__, SessionError):  # the lane was closed; a token may come back
                         return
                     pause = min(2 * pause, PAUSE_MAX)
                     redial = _Ticks(self._clock, pause)

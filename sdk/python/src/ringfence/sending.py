@@ -116,7 +116,15 @@ class Sender:
         pauses = Pauses(timeout, SEND_PAUSE_MAX)
         while True:
             try:
-                return id_of(self.begin(request, pauses.left()))
+                left = min(pauses.left(), TIMEOUT_DEFAULT)
+                future = self.begin(request, left)
+                try:
+                    future.result(left)
+                except grpc.FutureTimeoutError:
+                    future.probe()
+                except (grpc.RpcError, grpc.FutureCancelledError):
+                    pass
+                return id_of(future)
             except NotSent as failure:
                 pause = pauses.next()
                 if pause is None or not is_crowded(failure):
@@ -128,8 +136,13 @@ class Sender:
         pauses = Pauses(timeout, SEND_PAUSE_MAX)
         while True:
             try:
-                future = self.begin(request, pauses.left())
-                await answered([future])
+                left = min(pauses.left(), TIMEOUT_DEFAULT)
+                future = self.begin(request, left)
+                late = asyncio.get_running_loop().call_later(left, future.probe)
+                try:
+                    await answered([future])
+                finally:
+                    late.cancel()
                 return id_of(future)
             except NotSent as failure:
                 pause = pauses.next()
@@ -217,8 +230,21 @@ def request_of(
     """Returns what a lane sends."""
     all_properties = {"traceparent": traceparent} if traceparent else {}
     all_properties.update(properties or {})
+    check_utf8(payload=payload, name=name, id=id)
+    for text in (*all_properties, *all_properties.values()):
+        check_utf8(properties=text)
     payload = payload.encode() if isinstance(payload, str) else payload
     return pb.SendRequest(key=key, payload=payload, name=name, id=id or "", properties=all_properties, after_ms=when.after_ms, at_ms=when.at_ms)
+
+
+def check_utf8(**arguments: object) -> None:
+    """Raises ArgumentError for a text that has no UTF-8. What is no text passes."""
+    for name, text in arguments.items():
+        if isinstance(text, str):
+            try:
+                text.encode()
+            except UnicodeEncodeError as failure:
+                raise ArgumentError(f"{name}: half of a surrogate pair has no UTF-8") from failure
 
 
 def with_timers(handler: Handler, schedules: Mapping[str, Schedule]) -> Handler:

@@ -352,6 +352,13 @@ class Stream:
         self.runner.cancel([event], KeyLost)  # also if another thread has just found it, and has not got so far
         return True
 
+    def holds(self, event: Event) -> bool:
+        """Reports whether the key of a handler that has returned is still its own. Unlike :meth:`overdue` it cancels nothing."""
+        if event._cause is not None or self.clock.fast() < self.sure:
+            return event._cause is None
+        with self.runner.lock:
+            return event._cause is None and self.clock.now() < self.inbox.deadline(event)
+
     def progress(self, event: Event) -> None:
         """Queues a report of progress."""
         with self.runner.lock:

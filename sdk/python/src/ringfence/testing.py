@@ -24,6 +24,7 @@ import asyncio
 import collections
 import datetime
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -57,6 +58,9 @@ PING_INTERVAL_MS = 20
 PARTITIONS = 4093
 STREAMS_MAX = 32
 _SENT_LEDGER, _CALL_LEDGER = 1 << 61, 1 << 62  # of the ids that routers make themselves
+_METHOD = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_KEY_MAX, _CALL_ID_MAX, _SEND_ID_MAX, _PROPERTY_MAX = 4096, 128, 256, 4096  # bytes that routers take
+_PATH_MAX, _PROPERTIES_MAX, _TIMEOUT_MS_MAX = 8, 64, 600_000
 
 _KINDS = {
     pb.RESULT_KIND_UNSPECIFIED: "retry",
@@ -604,8 +608,9 @@ class Router:
 
     def _invoke(self, request: lane.InvokeRequest, context: grpc.ServicerContext) -> lane.InvokeResponse:
         """Answers one call, as a router does."""
-        if not request.key or not request.method:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a call without a key or a method")
+        wrong = _wrong_call(request)
+        if wrong:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
         with self._lock:
             box = self._box(request.key)
             if box.running is not None and xxh64(request.key) in request.path:
@@ -630,8 +635,9 @@ class Router:
     def _send(self, request: lane.SendRequest, context: grpc.ServicerContext) -> lane.SendResponse:
         """Records an event, as a router publishes it."""
         try:
-            if not request.key or (request.after_ms and request.at_ms):
-                raise ArgumentError("want a key, and one time")
+            wrong = _wrong_send(request)
+            if wrong:
+                raise ArgumentError(wrong)
             _Set.of(request.after_ms / 1000, request.name, request.payload)
         except ArgumentError as failure:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(failure))
@@ -699,3 +705,39 @@ def _index(values: list[Any], value: object) -> int:
     if value not in values:
         values.append(value)
     return values.index(value)
+
+
+def _wrong_key(key: bytes) -> str:
+    return "" if 0 < len(key) <= _KEY_MAX else f"a key of {len(key)} bytes: want 1 to {_KEY_MAX}"
+
+
+def _wrong_call(request: lane.InvokeRequest) -> str:
+    """Returns why routers refuse a call, empty if they take it."""
+    if not _METHOD.fullmatch(request.method):
+        return f"method {request.method!r:.80}: want 1 to 64 bytes of A-Z, a-z, 0-9, '.', '_' and '-'"
+    if len(request.id.encode()) > _CALL_ID_MAX:
+        return f"an id of {len(request.id.encode())} bytes: want at most {_CALL_ID_MAX}"
+    if len(request.path) > _PATH_MAX:
+        return f"a call behind {len(request.path)} others: want at most {_PATH_MAX}"
+    if request.timeout_ms > _TIMEOUT_MS_MAX:
+        return f"a timeout of {request.timeout_ms} ms: want at most {_TIMEOUT_MS_MAX}"
+    return _wrong_key(request.key)
+
+
+def _wrong_send(request: lane.SendRequest) -> str:
+    """Returns why routers refuse an event, empty if they take it. Its name, its payload and its delay are checked as those of a timer.
+
+    Its time is not, since a test may have a fixed one.
+    """
+    if request.after_ms and request.at_ms:
+        return "after and at are both set: want one of them"
+    if len(request.id.encode()) > _SEND_ID_MAX:
+        return f"an id of {len(request.id.encode())} bytes: want at most {_SEND_ID_MAX}"
+    if len(request.properties) - ("traceparent" in request.properties) > _PROPERTIES_MAX:  # SDKs add that, and not the sender
+        return f"{len(request.properties)} properties: want at most {_PROPERTIES_MAX}"
+    for name, value in request.properties.items():
+        if not name or len(name.encode()) + len(value.encode()) > _PROPERTY_MAX:
+            return f"property {name!r:.80}: want a name, and at most {_PROPERTY_MAX} bytes with the value"
+        if name.lower().startswith("ringfence-"):
+            return f"property {name!r:.80}: names that begin with ringfence- are the router's"
+    return _wrong_key(request.key)

@@ -27,6 +27,11 @@ const outcomeWait = 30_000;
 const sentLedger = 1n << 61n;
 const callLedger = 1n << 62n;
 
+/** What routers take, in bytes. */
+const [keyMax, callIdMax, sendIdMax, propertyMax] = [4096, 128, 256, 4096];
+const [pathMax, propertiesMax] = [8, 64];
+const callTimeoutMax = 600_000n;
+
 const pingIntervalMs = 20;
 const partitions = 4093;
 
@@ -325,6 +330,8 @@ export class TestRouter {
 
   /** Answers a call of a Lane, as a router does. */
   async #invoke({ key, method, payload, id, timeoutMs, path }: InvokeRequest, gone: (giveUp: () => void) => void) {
+    const wrong = wrongCall({ key, method, id, timeoutMs, path });
+    if (wrong !== "") throw { code: codes.INVALID_ARGUMENT, details: wrong } satisfies Status;
     const running = this.#boxes.get(nameOf(key))?.running;
     if (running !== undefined && path.includes(xxh64(Buffer.from(key)))) {
       return { outcome: LaneOutcome.NOT_RUN, code: "cycle", text: "a handler of the same key waits for it" };
@@ -351,7 +358,8 @@ export class TestRouter {
   async publish({ key, payload, name, id, properties, afterMs, atMs }: SendRequest): Promise<{ messageId: string; dueMs: bigint }> {
     try {
       checkedTimer(Number(afterMs), name, payload);
-      if (key.length === 0 || (afterMs > 0n && atMs > 0n)) throw new Error("want a key, and one time");
+      const wrong = wrongSend({ key, id, properties, afterMs, atMs });
+      if (wrong !== "") throw new Error(wrong);
     } catch (err) {
       throw { code: codes.INVALID_ARGUMENT, details: textOf(err) } satisfies Status;
     }
@@ -473,7 +481,7 @@ export class TestRouter {
         invoke: (call: ServerUnaryCall<Buffer, Buffer>, answer: sendUnaryData<Buffer>) => {
           this.#invoke(fromBinary(InvokeRequestSchema, call.request), (giveUp) => void call.on("cancelled", giveUp)).then(
             (response) => answer(null, Buffer.from(toBinary(InvokeResponseSchema, create(InvokeResponseSchema, response)))),
-            (err: Error) => answer({ code: codes.INTERNAL, details: err.message }),
+            (err: Error | Status) => answer(err instanceof Error ? { code: codes.INTERNAL, details: err.message } : err),
           );
         },
       },
@@ -828,4 +836,34 @@ class Index<T> {
     }
     return i;
   }
+}
+
+function wrongKey(key: Uint8Array): string {
+  return key.length > 0 && key.length <= keyMax ? "" : `a key of ${key.length} bytes: want 1 to ${keyMax}`;
+}
+
+/** Returns why routers refuse a call, "" if they take it. */
+function wrongCall({ key, method, id, timeoutMs, path }: Pick<InvokeRequest, "key" | "method" | "id" | "timeoutMs" | "path">): string {
+  if (!/^[A-Za-z0-9._-]{1,64}$/.test(method)) return `method ${JSON.stringify(method.slice(0, 80))}: want 1 to 64 bytes of A-Z, a-z, 0-9, '.', '_' and '-'`;
+  if (Buffer.byteLength(id) > callIdMax) return `an id of ${Buffer.byteLength(id)} bytes: want at most ${callIdMax}`;
+  if (path.length > pathMax) return `a call behind ${path.length} others: want at most ${pathMax}`;
+  if (timeoutMs > callTimeoutMax) return `a timeout of ${timeoutMs} ms: want at most ${callTimeoutMax}`;
+  return wrongKey(key);
+}
+
+/**
+ * Returns why routers refuse an event, "" if they take it. Its name, its payload and its delay are checked as those of a timer. Its time is not, since a test
+ * may have a fixed one.
+ */
+function wrongSend({ key, id, properties, afterMs, atMs }: Pick<SendRequest, "key" | "id" | "properties" | "afterMs" | "atMs">): string {
+  if (afterMs > 0n && atMs > 0n) return "after and at are both set: want one of them";
+  if (Buffer.byteLength(id) > sendIdMax) return `an id of ${Buffer.byteLength(id)} bytes: want at most ${sendIdMax}`;
+  const all = Object.entries(properties);
+  if (all.filter(([name]) => name !== "traceparent").length > propertiesMax) return `${all.length} properties: want at most ${propertiesMax}`; // SDKs add that, and not the sender
+  for (const [name, value] of all) {
+    const quoted = JSON.stringify(name.slice(0, 80));
+    if (name === "" || Buffer.byteLength(name) + Buffer.byteLength(value) > propertyMax) return `property ${quoted}: want a name, and at most ${propertyMax} bytes with the value`;
+    if (name.toLowerCase().startsWith("ringfence-")) return `property ${quoted}: names that begin with ringfence- are the router's`;
+  }
+  return wrongKey(key);
 }

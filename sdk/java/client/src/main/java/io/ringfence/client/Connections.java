@@ -9,6 +9,11 @@ import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status;
+import io.grpc.protobuf.ProtoUtils;
+import io.grpc.stub.ClientCalls;
+import io.grpc.stub.StreamObserver;
+import io.ringfence.client.proto.LaneServiceGrpc;
+import io.ringfence.client.proto.Release;
 import java.util.HashSet;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -26,6 +31,14 @@ final class Connections extends ManagedChannel {
     private static final long PATIENCE_LEAST = TimeUnit.SECONDS.toNanos(1);
     private static final long PATIENCE_MAX = TimeUnit.SECONDS.toNanos(10);
 
+    /** How long the answer to a probe is waited for. */
+    private static final long PROBE_TIMEOUT_MS = 500;
+
+    /** The health check of gRPC. Its request is empty, and its response is not read. */
+    private static final MethodDescriptor<Release, Release> HEALTH = MethodDescriptor
+            .newBuilder(ProtoUtils.marshaller(Release.getDefaultInstance()), ProtoUtils.marshaller(Release.getDefaultInstance()))
+            .setType(MethodDescriptor.MethodType.UNARY).setFullMethodName("grpc.health.v1.Health/Check").build();
+
     private final Supplier<ManagedChannel> channels;
 
     // Guarded by this.
@@ -40,6 +53,7 @@ final class Connections extends ManagedChannel {
         final long made = System.nanoTime();
         volatile long heard = made; // when it was made, or the newest message came
         volatile boolean ever; // a message has come
+        boolean probing; // a probe is under way; guarded by the Connections
 
         Connection(ManagedChannel channel) {
             this.channel = channel;
@@ -74,6 +88,37 @@ final class Connections extends ManagedChannel {
         }
     }
 
+    /**
+     * Asks the router how it is, which every router answers at once, if nothing was heard on a connection since an instant of System.nanoTime. Without an
+     * answer the connection is replaced. What the answer says is of no interest.
+     */
+    private void probe(Connection of, long since) {
+        synchronized (this) {
+            if (closed || of != connection || of.probing || of.heard - since >= 0) {
+                return;
+            }
+            of.probing = true;
+        }
+        ClientCall<Release, Release> call =
+                newCall(HEALTH, CallOptions.DEFAULT.withExecutor(Threads.ANSWERS).withDeadlineAfter(PROBE_TIMEOUT_MS, TimeUnit.MILLISECONDS));
+        ClientCalls.asyncUnaryCall(call, Release.getDefaultInstance(), new StreamObserver<>() {
+            @Override
+            public void onNext(Release health) {}
+
+            @Override
+            public void onError(Throwable failure) {
+                onCompleted();
+            }
+
+            @Override
+            public void onCompleted() {
+                synchronized (Connections.this) {
+                    of.probing = false;
+                }
+            }
+        });
+    }
+
     private synchronized void told(Connection of) {
         of.heard = System.nanoTime();
         of.ever = true;
@@ -101,6 +146,14 @@ final class Connections extends ManagedChannel {
     public <Q, R> ClientCall<Q, R> newCall(MethodDescriptor<Q, R> method, CallOptions options) {
         Connection of = connection();
         long begun = System.nanoTime();
+        CompletableFuture<Boolean> late = isSend(method) ? lateAfter(options) : null;
+        if (late != null) {
+            late.thenAcceptAsync(is -> {
+                if (is) {
+                    probe(of, begun);
+                }
+            }, Threads.ANSWERS);
+        }
         return new SimpleForwardingClientCall<>(of.channel.newCall(method, options)) {
             @Override
             public void start(Listener<R> listener, Metadata headers) {
@@ -113,6 +166,13 @@ final class Connections extends ManagedChannel {
 
                     @Override
                     public void onClose(Status status, Metadata trailers) {
+                        if (late != null) {
+                            late.complete(false);
+                        }
+                        if (status.getCode() == Status.Code.DEADLINE_EXCEEDED && late != null) {
+                            super.onClose(status, trailers); // the router need not have answered by then: the probe decides
+                            return;
+                        }
                         if (status.getCode() == Status.Code.DEADLINE_EXCEEDED) {
                             unanswered(begun);
                         } else if (status.getCode() == Status.Code.UNAVAILABLE) { // as of a connection that was refused
@@ -125,6 +185,16 @@ final class Connections extends ManagedChannel {
                 }, headers);
             }
         };
+    }
+
+    private static boolean isSend(MethodDescriptor<?, ?> method) {
+        return method.getFullMethodName().equals(LaneServiceGrpc.getSendMethod().getFullMethodName());
+    }
+
+    /** Returns what completes with true when the time of a Send is up, and only its grace is left. */
+    private static CompletableFuture<Boolean> lateAfter(CallOptions options) {
+        long left = options.getDeadline().timeRemaining(TimeUnit.NANOSECONDS) - Sender.GRACE.toNanos();
+        return new CompletableFuture<Boolean>().completeOnTimeout(true, left, TimeUnit.NANOSECONDS);
     }
 
     @Override

@@ -458,6 +458,11 @@ public final class Event extends Inbox.Item {
         return cancellation != null || returned || stream != null && stream.overdue(this);
     }
 
+    /** Whether the key of a handler that has returned is still its own. Unlike {@link #isCancelled} it cancels nothing. */
+    boolean holds() {
+        return cancellation == null && !stream.passed(this);
+    }
+
     /**
      * Throws if the handler must stop: call it before each write. It reads the clock itself and does not block. An event is
      * over when its handler has returned: from then on this always throws, for a task that the handler has left behind.

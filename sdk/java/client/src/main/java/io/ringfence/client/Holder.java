@@ -383,7 +383,7 @@ final class Holder {
                     opening = true;
                     openBy = now + Math.max(REDIAL_LEAST, Math.min(GRACE.toNanos(), leftNanos() / 3));
                 } catch (NotReservedException e) {
-                    if (releasing) { // the lane was closed, or has no token
+                    if (releasing && e.getCause() == null) { // the lane was closed; a token may come back
                         return;
                     }
                     pause = Math.min(2 * pause, PAUSE_MAX);

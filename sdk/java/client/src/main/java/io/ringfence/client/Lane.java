@@ -194,6 +194,10 @@ public final class Lane implements AutoCloseable {
      * @throws CallException if there is none
      */
     public byte[] invoke(String key, String method, byte[] payload, CallOptions options) {
+        String wrong = Sender.wrongText("key", key);
+        if (wrong != null) {
+            throw new CallException(Outcome.NOT_RUN, "", wrong, Duration.ZERO, null);
+        }
         return invoke(key.getBytes(StandardCharsets.UTF_8), method, payload, options);
     }
 
@@ -239,6 +243,11 @@ public final class Lane implements AutoCloseable {
         InvokeRequest.Builder request = InvokeRequest.newBuilder().setKey(ByteString.copyFrom(key)).setMethod(method)
                 .setPayload(ByteString.copyFrom(payload)).setId(options.id).setTraceparent(traceparent());
         pathOf(options.caller).forEach(request::addPath);
+        String wrongMethod = Sender.wrongText("method", method);
+        String wrongText = wrongMethod != null ? wrongMethod : Sender.wrongText("id", options.id);
+        if (wrongText != null) {
+            return CompletableFuture.failedFuture(new CallException(Outcome.NOT_RUN, "", wrongText, Duration.ZERO, null));
+        }
         String wrong = Sender.wrongSize(payload.length, request.setTimeoutMs(options.timeout.toMillis()).build().getSerializedSize()); // it never grows
         if (wrong != null) {
             return CompletableFuture.failedFuture(new CallException(Outcome.NOT_RUN, Call.TOO_LARGE, wrong, Duration.ZERO, null));
@@ -339,6 +348,10 @@ public final class Lane implements AutoCloseable {
      * @throws MaybeSentException if it may have been published
      */
     public MessageId send(String key, byte[] payload, SendOptions options) {
+        String wrong = Sender.wrongText("key", key);
+        if (wrong != null) {
+            throw new NotSentException(wrong, null);
+        }
         return send(key.getBytes(StandardCharsets.UTF_8), payload, options);
     }
 
@@ -380,6 +393,10 @@ public final class Lane implements AutoCloseable {
      * @return the event's id, or a {@link NotSentException} or {@link MaybeSentException}
      */
     public CompletableFuture<MessageId> sendAsync(byte[] key, byte[] payload, SendOptions options) {
+        String wrong = Sender.wrongText(options);
+        if (wrong != null) {
+            return CompletableFuture.failedFuture(new NotSentException(wrong, null));
+        }
         SendRequest.Builder request = SendRequest.newBuilder().setKey(ByteString.copyFrom(key)).setPayload(ByteString.copyFrom(payload))
                 .setName(options.name).setId(options.id).setAfterMs(options.afterMs).setAtMs(options.atMs);
         String traceparent = traceparent();
@@ -425,6 +442,10 @@ public final class Lane implements AutoCloseable {
      * @throws NotReservedException if there is none
      */
     public Reservation reserve(String key, ReserveOptions options) {
+        String wrong = Sender.wrongText("key", key);
+        if (wrong != null) {
+            throw new NotReservedException("", wrong, Duration.ZERO, null);
+        }
         return reserve(key.getBytes(StandardCharsets.UTF_8), options);
     }
 

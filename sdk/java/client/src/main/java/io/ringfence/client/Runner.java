@@ -406,7 +406,7 @@ final class Runner {
                 event.stream.sender.publish(event, timers);
             }
             // A handler that had lost its key may have written after the next turn had read. That matters only to states, and costs a look at the clock.
-            own = event.stream.states.any() && !event.isCancelled();
+            own = event.stream.states.any() && event.holds();
             event.returns();
             event.kind = ResultKind.DONE;
         } catch (NoHandlerException none) {

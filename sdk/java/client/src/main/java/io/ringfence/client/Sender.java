@@ -13,6 +13,7 @@ import io.grpc.stub.StreamObserver;
 import io.ringfence.client.proto.LaneServiceGrpc;
 import io.ringfence.client.proto.SendRequest;
 import io.ringfence.client.proto.SendResponse;
+import java.nio.charset.CharsetEncoder;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -31,7 +32,7 @@ final class Sender {
     static final Duration TIMEOUT_DEFAULT = Duration.ofSeconds(35);
 
     /** How much longer the answer to a request is waited for that is under way then: otherwise nobody would know whether it was refused. */
-    private static final Duration GRACE = Duration.ofSeconds(1);
+    static final Duration GRACE = Duration.ofSeconds(1);
 
     /** Bounds of what a handler sets: of one event, until it is due, and in bytes. */
     static final int TIMERS_MAX = 100;
@@ -110,6 +111,28 @@ final class Sender {
             return "a payload of " + payload + " bytes: want at most " + PAYLOAD_MAX;
         }
         return request > REQUEST_MAX ? "a request of " + request + " bytes: want at most " + REQUEST_MAX : null;
+    }
+
+    /**
+     * What is wrong with an argument that is text, null if nothing is: half of a surrogate pair has no UTF-8, and Java would write a question mark for it. Then two keys, or two
+     * ids, would be one.
+     */
+    static String wrongText(String argument, String... texts) {
+        CharsetEncoder utf8 = StandardCharsets.UTF_8.newEncoder();
+        for (String text : texts) {
+            if (!utf8.canEncode(text)) {
+                return argument + ": half of a surrogate pair has no UTF-8";
+            }
+        }
+        return null;
+    }
+
+    /** What is wrong with the texts of an event, null if nothing is. */
+    static String wrongText(SendOptions options) {
+        String wrong = wrongText("id", options.id);
+        wrong = wrong != null ? wrong : wrongText("name", options.name);
+        wrong = wrong != null ? wrong : wrongText("properties", options.properties.keySet().toArray(String[]::new));
+        return wrong != null ? wrong : wrongText("properties", options.properties.values().toArray(String[]::new));
     }
 
     /** Sends until the router takes the request. What it returns fails with NotSentException or MaybeSentException; to cancel it gives the request up. */

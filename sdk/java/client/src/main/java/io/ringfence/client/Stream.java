@@ -607,6 +607,19 @@ final class Stream {
         return true;
     }
 
+    /** Reports whether the deadline of a running delivery has passed. Unlike {@link #overdue} it cancels nothing. */
+    boolean passed(Event event) {
+        if (runner.clock.fast() < sure) {
+            return false;
+        }
+        runner.lock.lock();
+        try {
+            return runner.clock.now() >= inbox.deadline(event);
+        } finally {
+            runner.lock.unlock();
+        }
+    }
+
     /** How long the lease of a delivery still lasts. */
     Duration left(Event event) {
         long now = runner.clock.now();

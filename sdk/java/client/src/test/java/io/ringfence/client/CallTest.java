@@ -59,6 +59,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
 import java.util.function.IntSupplier;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Calls on the wire, and the lane by which they are made. */
@@ -321,6 +322,25 @@ class CallTest {
             CallException failure = assertThrows(CallException.class, () -> router.lane.invoke(new byte[Sender.REQUEST_MAX], "do", NOTHING, briefly));
             assertEquals("too_large", failure.code());
             assertTrue(failure.text().matches("a request of 20971\\d\\d bytes: want at most 2097152"), failure.text());
+            assertEquals(1, router.requests.size());
+        }
+    }
+
+    /** Java would write half of a surrogate pair as a question mark: the key, or the id, would be another one. */
+    @Test
+    void whatIsNoTextIsNotCalled() throws Exception {
+        InvokeResponse response = InvokeResponse.newBuilder().setOutcomeValue(1).build();
+        try (Routed router = new Routed(null, request -> response)) {
+            for (Executable call : List.<Executable>of(
+                    () -> router.lane.invoke("k\ud800", "do", NOTHING), () -> router.lane.invoke("k", "do\udfff", NOTHING),
+                    () -> router.lane.invoke("k", "do", NOTHING, CallOptions.NONE.id("order\ud800x")))) {
+                CallException failure = assertThrows(CallException.class, call);
+                assertEquals(Outcome.NOT_RUN, failure.outcome());
+                assertEquals("", failure.code());
+                assertTrue(failure.text().endsWith("has no UTF-8"), failure.text());
+            }
+            assertTrue(assertThrows(NotReservedException.class, () -> router.lane.reserve("k\ud800", Duration.ZERO)).text().endsWith("has no UTF-8"));
+            router.lane.invoke("k\ud83d\ude00", "do", NOTHING);
             assertEquals(1, router.requests.size());
         }
     }

@@ -47,6 +47,7 @@ class DeadConnectionTest {
         private final Set<Socket> sockets = ConcurrentHashMap.newKeySet();
         private final Set<Socket> muted = ConcurrentHashMap.newKeySet();
         final AtomicInteger muteNext = new AtomicInteger(); // so many connections from now on forward nothing
+        volatile boolean slow; // the broker does not answer
         volatile Duration connecting = Duration.ZERO; // how long it takes until a connection forwards anything
         final Lane lane = Lane.dial("127.0.0.1:" + proxy.getLocalPort());
 
@@ -113,6 +114,9 @@ class DeadConnectionTest {
 
         @Override
         public void send(SendRequest request, StreamObserver<SendResponse> out) {
+            if (slow) {
+                return;
+            }
             out.onNext(SendResponse.newBuilder().setMessageId("1:2:-1:-1").build());
             out.onCompleted();
         }
@@ -165,6 +169,20 @@ class DeadConnectionTest {
             router.mute();
             assertThrows(MaybeSentException.class, () -> router.lane.send("k", NOTHING, SendOptions.NONE.timeout(Duration.ofMillis(300))));
             router.lane.send("k", NOTHING, SendOptions.NONE);
+        }
+    }
+
+    /** The broker is slower than its callers wait, and the router is there. */
+    @Test
+    void aSendWithoutAnAnswerSaysNothingAboutTheConnection() throws Exception {
+        try (Router router = new Router()) {
+            router.lane.send("k", NOTHING, SendOptions.NONE);
+            router.slow = true;
+            for (int i = 0; i < 3; i++) {
+                assertThrows(MaybeSentException.class, () -> router.lane.send("k", NOTHING, SendOptions.NONE.timeout(Duration.ofMillis(1))));
+            }
+            router.lane.invoke("k", "do", NOTHING);
+            assertEquals(2, router.sockets.size(), "both ends of one connection");
         }
     }
 

@@ -38,10 +38,12 @@ import java.util.Random;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
@@ -641,6 +643,26 @@ class ReservationTest {
                 r.checkActive();
             }
             assertEquals(List.of(false, true, true), router.asks().stream().map(Ask::getResume).toList());
+            assertEquals(1, router.releases.get());
+        }
+    }
+
+    /** The token file is being replaced when the stream breaks: the release is told once it is there again. */
+    @Test
+    void aReleaseIsToldWhenTheTokenIsBack(@TempDir Path folder) throws Exception {
+        Path token = Files.writeString(folder.resolve("token"), "one");
+        CompletableFuture<Stream> first = new CompletableFuture<>();
+        try (Router router = new Router(token, s -> {
+            s.keep(HOURS).grant(HOURS);
+            first.complete(s);
+        })) {
+            Reservation r = router.lane.reserve("user-1", Duration.ZERO);
+            Files.delete(token);
+            first.get().fail(Status.UNAVAILABLE);
+            CompletableFuture<Void> released = CompletableFuture.runAsync(r::close);
+            assertThrows(TimeoutException.class, () -> released.get(300, TimeUnit.MILLISECONDS), "the release was told to nobody");
+            Files.writeString(token, "two");
+            released.get(WAIT_SECONDS, TimeUnit.SECONDS);
             assertEquals(1, router.releases.get());
         }
     }

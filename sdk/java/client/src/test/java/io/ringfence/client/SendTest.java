@@ -36,6 +36,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.IntFunction;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Sends on the wire, against a router that answers as the test says. */
@@ -165,6 +166,21 @@ class SendTest {
             NotSentException failure = assertThrows(NotSentException.class, () -> router.lane.send(new byte[Sender.REQUEST_MAX], NOTHING, BRIEFLY));
             assertTrue(failure.getMessage().endsWith("a request of 2097157 bytes: want at most 2097152"), failure.getMessage());
             assertEquals(1, router.count.get());
+        }
+    }
+
+    /** Java would write half of a surrogate pair as a question mark: the key, or the id, would be another one. */
+    @Test
+    void whatIsNoTextIsNotSent() throws Exception {
+        try (Router router = new Router(null, n -> "1:2:-1:-1")) {
+            String half = "a\ud800";
+            for (Executable send : List.<Executable>of(
+                    () -> router.lane.send(half, NOTHING, BRIEFLY), () -> router.lane.send("k", NOTHING, BRIEFLY.id(half)),
+                    () -> router.lane.send("k", NOTHING, BRIEFLY.name(half)), () -> router.lane.send("k", NOTHING, BRIEFLY.property(half, "v")),
+                    () -> router.lane.send("k", NOTHING, BRIEFLY.property("p", half)))) {
+                assertTrue(assertThrows(NotSentException.class, send).getMessage().endsWith("has no UTF-8"));
+            }
+            assertEquals(0, router.count.get());
         }
     }
 

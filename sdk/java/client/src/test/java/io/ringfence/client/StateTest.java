@@ -27,9 +27,11 @@ import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.ResourceBundle;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
@@ -136,6 +138,7 @@ class StateTest {
         private long results; // guarded by this
         private long deliveries; // guarded by this
         private volatile long now;
+        private volatile Thread late; // it alone knows that the deadlines have passed
 
         Router(Consumer<Worker.Builder> options) throws IOException, InterruptedException {
             String name = "state-" + UUID.randomUUID();
@@ -165,7 +168,7 @@ class StateTest {
 
         @Override
         public long now() {
-            return now;
+            return Thread.currentThread() == late ? now + LEASE : now;
         }
 
         @Override
@@ -444,6 +447,45 @@ class StateTest {
             assertEquals(ResultKind.RESULT_KIND_DONE, take(late.results));
             assertTrue(router.turnLoads("k"));
         }
+    }
+
+    /** Nobody has noticed before that its deadline has passed. Its state is not kept, and the log does not say that it was cancelled. */
+    @Test
+    void aHandlerThatReturnsLateWasNotCancelled() throws Exception {
+        List<String> log = new CopyOnWriteArrayList<>();
+        System.Logger logger = new System.Logger() {
+            @Override
+            public String getName() {
+                return "late";
+            }
+
+            @Override
+            public boolean isLoggable(System.Logger.Level level) {
+                return true;
+            }
+
+            @Override
+            public void log(System.Logger.Level level, ResourceBundle bundle, String message, Throwable thrown) {
+                log.add(message);
+            }
+
+            @Override
+            public void log(System.Logger.Level level, ResourceBundle bundle, String format, Object... values) {
+                log.add(format);
+            }
+        };
+        try (Router router = new Router(options -> options.logger(logger))) {
+            Turn late = router.deliver("k");
+            assertTrue(late.loads());
+            late.steps.add(event -> {
+                router.late = Thread.currentThread();
+                return null;
+            });
+            assertEquals(ResultKind.RESULT_KIND_DONE, take(late.results));
+            router.late = null;
+            assertTrue(router.turnLoads("k"));
+        }
+        assertEquals(List.of(), log.stream().filter(line -> line.startsWith("handler cancelled")).toList());
     }
 
     /** Its answer is DONE, but it may have done its work too late. */

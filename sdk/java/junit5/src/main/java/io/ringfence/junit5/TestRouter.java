@@ -47,6 +47,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.ResourceBundle;
 import java.util.UUID;
@@ -57,6 +58,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
+import java.util.regex.Pattern;
 
 /**
  * A router in memory: it tests a handler through the real SDK and a real stream, without a router process or a broker.
@@ -88,6 +90,16 @@ public final class TestRouter implements AutoCloseable {
     /** Of the ids of events that a test gives none, and of those that routers make themselves. */
     private static final MessageId NO_ID = new MessageId(0, 0, -1, -1);
     private static final long SENT_LEDGER = 1L << 61;
+
+    // What routers take, in bytes unless stated otherwise.
+    private static final Pattern METHOD = Pattern.compile("[A-Za-z0-9._-]{1,64}");
+    private static final int KEY_MAX = 4096;
+    private static final int CALL_ID_MAX = 128;
+    private static final int SEND_ID_MAX = 256;
+    private static final int PROPERTY_MAX = 4096; // of name and value
+    private static final int PATH_MAX = 8; // hashes
+    private static final int PROPERTIES_MAX = 64; // in one event
+    private static final Duration CALL_TIMEOUT_MAX = Duration.ofMinutes(10);
     private static final long CALL_LEDGER = 1L << 62;
 
     private static final int PARTITIONS = 4_093;
@@ -369,6 +381,32 @@ public final class TestRouter implements AutoCloseable {
         }
     }
 
+    private static int bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8).length;
+    }
+
+    private static boolean isKey(ByteString key) {
+        return !key.isEmpty() && key.size() <= KEY_MAX;
+    }
+
+    /** Whether routers take a call. */
+    private static boolean isCallable(InvokeRequest request) {
+        return isKey(request.getKey()) && METHOD.matcher(request.getMethod()).matches() && bytes(request.getId()) <= CALL_ID_MAX
+                && request.getPathCount() <= PATH_MAX && Long.compareUnsigned(request.getTimeoutMs(), CALL_TIMEOUT_MAX.toMillis()) <= 0;
+    }
+
+    /** Whether routers take an event, whose name, payload and delay have been checked as those of a timer. Its time is not checked: a test may have a fixed one. */
+    private static boolean isSendable(SendRequest request) {
+        long properties = request.getPropertiesMap().keySet().stream().filter(name -> !name.equals("traceparent")).count(); // SDKs add that, and not the sender
+        return isKey(request.getKey()) && (request.getAfterMs() == 0 || request.getAtMs() == 0) && bytes(request.getId()) <= SEND_ID_MAX
+                && properties <= PROPERTIES_MAX
+                && request.getPropertiesMap().entrySet().stream().allMatch(property -> isProperty(property.getKey(), property.getValue()));
+    }
+
+    private static boolean isProperty(String name, String value) {
+        return !name.isEmpty() && bytes(name) + bytes(value) <= PROPERTY_MAX && !name.toLowerCase(Locale.ROOT).startsWith("ringfence-");
+    }
+
     /** Records an event, as a router publishes it. Returns null if routers refuse it. */
     private synchronized Sent publish(SendRequest request) {
         try {
@@ -376,7 +414,7 @@ public final class TestRouter implements AutoCloseable {
         } catch (IllegalArgumentException refused) {
             return null;
         }
-        if (request.getKey().isEmpty() || request.getAfterMs() != 0 && request.getAtMs() != 0) {
+        if (!isSendable(request)) {
             return null;
         }
         for (Sent one : sent) {
@@ -660,6 +698,10 @@ public final class TestRouter implements AutoCloseable {
     private final class LaneService extends LaneServiceGrpc.LaneServiceImplBase {
         @Override
         public void invoke(InvokeRequest request, StreamObserver<InvokeResponse> out) {
+            if (!isCallable(request)) {
+                out.onError(Status.INVALID_ARGUMENT.withDescription("a key, a method, an id, a path or a timeout that routers refuse").asRuntimeException());
+                return;
+            }
             long ms = request.getTimeoutMs() > 0 ? request.getTimeoutMs() : TimeUnit.SECONDS.toMillis(10);
             Call call = Call.newBuilder().setMethod(request.getMethod()).setId(request.getId()).setTimeoutMs(ms).addAllPath(request.getPathList()).build();
             Delivery delivery = call(Event.of(request.getKey().toByteArray()).payload(request.getPayload().toByteArray()).build(), call);
@@ -680,7 +722,7 @@ public final class TestRouter implements AutoCloseable {
         public void send(SendRequest request, StreamObserver<SendResponse> out) {
             Sent one = publish(request);
             if (one == null) {
-                out.onError(Status.INVALID_ARGUMENT.withDescription("a key, a name, a payload or a time that routers refuse").asRuntimeException());
+                out.onError(Status.INVALID_ARGUMENT.withDescription("a key, a name, an id, a property, a payload or a time that routers refuse").asRuntimeException());
                 return;
             }
             out.onNext(SendResponse.newBuilder().setMessageId(one.id.toString()).setDueMs(one.due.toEpochMilli()).build());

@@ -17,9 +17,11 @@ import io.ringfence.client.HandlerCancelledException;
 import io.ringfence.client.Hooks;
 import io.ringfence.client.KeyLostException;
 import io.ringfence.client.Lane;
+import io.ringfence.client.NotSentException;
 import io.ringfence.client.RejectException;
 import io.ringfence.client.Result;
 import io.ringfence.client.RetryAfterException;
+import io.ringfence.client.SendOptions;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
@@ -32,6 +34,7 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestFactory;
+import org.junit.jupiter.api.function.Executable;
 
 /** Calls against the router in memory. */
 @RingfenceTest
@@ -48,6 +51,38 @@ class CallsTest {
         return call -> {
             throw failure;
         };
+    }
+
+    @Test
+    void theRouterRefusesWhatRoutersRefuse(TestRouter router) {
+        router.start(IGNORE, options -> options.call("do", Call::payload));
+        CallOptions call = CallOptions.NONE;
+        SendOptions sending = SendOptions.NONE;
+        for (int i = 0; i < 64; i++) {
+            sending = sending.property("p" + i, "");
+        }
+        SendOptions full = sending;
+        String longest = "k".repeat(4096);
+        byte[] nothing = {};
+        try (Lane lane = router.lane()) {
+            lane.invoke(longest, "do", nothing, call.id("i".repeat(128)).timeout(Duration.ofMinutes(10)));
+            for (Executable refused : List.<Executable>of(
+                    () -> lane.invoke("", "do", nothing), () -> lane.invoke(longest + "k", "do", nothing), () -> lane.invoke("k", "", nothing),
+                    () -> lane.invoke("k", "m".repeat(65), nothing), () -> lane.invoke("k", "do it", nothing),
+                    () -> lane.invoke("k", "do", nothing, call.id("i".repeat(129))), () -> lane.invoke("k", "do", nothing, call.timeout(Duration.ofMillis(600_001))))) {
+                CallException failure = assertThrows(CallException.class, refused);
+                assertEquals(CallException.Outcome.NOT_RUN, failure.outcome());
+                assertEquals("", failure.code());
+            }
+            lane.send(longest, nothing, full.id("i".repeat(256)).property("p0", "v".repeat(4094)).property("traceparent", ""));
+            SendOptions none = SendOptions.NONE;
+            for (Executable refused : List.<Executable>of(
+                    () -> lane.send("", nothing, none), () -> lane.send(longest + "k", nothing, none), () -> lane.send("k", nothing, none.id("i".repeat(257))),
+                    () -> lane.send("k", nothing, full.property("more", "")), () -> lane.send("k", nothing, none.property("", "v")),
+                    () -> lane.send("k", nothing, none.property("p", "v".repeat(4096))), () -> lane.send("k", nothing, none.property("Ringfence-Key", "v")))) {
+                assertThrows(NotSentException.class, refused);
+            }
+        }
     }
 
     @TestFactory
