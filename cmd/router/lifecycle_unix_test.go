@@ -23,6 +23,7 @@ import (
 	"github.com/ringfence/router/internal/base/timerslack"
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/devtools/procgroup"
+	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -390,5 +391,32 @@ func TestLifecycleRouterIsKilled(t *testing.T) {
 	p.settled()
 	if !p.app.lives() {
 		t.Error("the application has ended")
+	}
+}
+
+// TestNoAnswerFromBeforeADrain: pages remember their answers for a moment, but whoever has drained a router, or brought it back, sees no answer
+// from before that.
+func TestNoAnswerFromBeforeADrain(t *testing.T) {
+	t.Parallel()
+	p := newPod(t, "")
+	p.startSidecar()
+	p.startApp()
+	p.answers("/readyz")
+	for _, verb := range []string{"drain", "undrain", "drain"} {
+		var before report.Members
+		if err := p.ask("/v1/members", &before); err != nil {
+			t.Fatal(err)
+		}
+		if out, says, code := answered(t, verb, "--admin="+p.admin, "--wait=30s"); code != 0 {
+			t.Fatalf("%s: exit code %d, %s%s", verb, code, out, says)
+		}
+		var m report.Members
+		var s report.Status
+		if err := errors.Join(p.ask("/v1/members", &m), p.ask("/v1/status", &s)); err != nil {
+			t.Fatal(err)
+		}
+		if want := verb == "drain"; len(m.Members) != 1 || m.Members[0].Status.Drained != want || s.Drained != want {
+			t.Errorf("after %s: members %+v, status %+v; want drained: %v", verb, m.Members, s, want)
+		}
 	}
 }

@@ -26,8 +26,9 @@ const flushTimeout = 3 * time.Second
 func pagesOf(n *node.Node, prover report.Prover, keysRevealed bool) map[string]http.Handler {
 	group := n.Reports(prover)
 	pages := report.Handlers(group, func(r *http.Request) bool { return keysRevealed || listen.ShowsToken(r) })
-	whole := func(*http.Request) string { return "" }
-	member := func(r *http.Request) string { return r.URL.Query().Get("member") }
+	// Who has drained this router, or brought it back, sees no answer from before.
+	whole := func(*http.Request) string { return n.DrainStage() }
+	member := func(r *http.Request) string { return n.DrainStage() + " " + r.URL.Query().Get("member") }
 	maps.Copy(pages, statuspage.New(group, statuspage.Callers{
 		MayNameKeys: func(r *http.Request) bool { return listen.ShowsToken(r) || keysRevealed && listen.MayAct(r) },
 		MayAct:      listen.MayAct,

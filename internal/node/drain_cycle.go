@@ -19,6 +19,7 @@ import (
 // a drain. A drain that has begun always completes: the node comes back as a new incarnation,
 // with no state of the cycle before.
 type drainCycle struct {
+	number     int           // 0: the first one
 	draining   chan struct{} // closed when a drain was asked for
 	left       chan struct{} // closed when this node owns no partition and no handler runs
 	handedOver chan struct{} // closed when the next owners have the ids of finished events, or the time for that is over
@@ -27,8 +28,9 @@ type drainCycle struct {
 	over       chan struct{} // closed when the next cycle has begun
 }
 
-func newDrainCycle() *drainCycle {
+func newDrainCycle(number int) *drainCycle {
 	return &drainCycle{
+		number:   number,
 		draining: make(chan struct{}), left: make(chan struct{}), handedOver: make(chan struct{}),
 		settled: make(chan struct{}), drained: make(chan struct{}), over: make(chan struct{}),
 	}
@@ -60,7 +62,7 @@ type drainCycles struct {
 }
 
 func newDrainCycles() drainCycles {
-	return drainCycles{present: newDrainCycle(), wanted: make(chan struct{}, 1)}
+	return drainCycles{present: newDrainCycle(0), wanted: make(chan struct{}, 1)}
 }
 
 // drainCycle returns the current cycle.
@@ -191,6 +193,12 @@ func (n *Node) unfinished(s *drainCycle) string {
 	return strings.Join(lacks, "; ")
 }
 
+// DrainStage returns a text that changes when a drain begins, when it ends, and when the node comes back.
+func (n *Node) DrainStage() string {
+	s := n.drainCycle()
+	return fmt.Sprintf("%d %v %v", s.number, s.isDraining(), s.isDrained())
+}
+
 // DrainWaits returns what a drain waits for, "" when it waits for nothing. Numbers of several
 // conditions are read one after the other, so that they may disagree for a moment.
 func (n *Node) DrainWaits() string {
@@ -204,9 +212,13 @@ func (n *Node) DrainWaits() string {
 // drainWaits is DrainWaits for a cycle that drains.
 func (n *Node) drainWaits(s *drainCycle) string {
 	held := n.heldEvents()
+	reserved := n.boxes.Stats().Reserved
+	handlers := held.Running - reserved
 	switch {
-	case !signal.IsClosed(s.left) && held.Running > 0:
-		return report.Plural(held.Running, "handler") + " still running"
+	case !signal.IsClosed(s.left) && handlers > 0:
+		return report.Plural(handlers, "handler") + " still running"
+	case !signal.IsClosed(s.left) && reserved > 0:
+		return report.Plural(reserved, "key") + " still reserved"
 	case !signal.IsClosed(s.left):
 		status := n.Status()
 		if status.Open+status.Waiting+status.Draining == 0 {
@@ -270,7 +282,7 @@ func (n *Node) beginDrainCycle(s *drainCycle) bool {
 // nextDrainCycle begins the cycle after s, which has drained. The lock is held.
 func (n *Node) nextDrainCycle(s *drainCycle) {
 	n.drainCycles.rejoin = false
-	n.drainCycles.present = newDrainCycle()
+	n.drainCycles.present = newDrainCycle(s.number + 1)
 	n.lane.TakeCalls()
 	n.incarnation.Store(nil) // the previous incarnation's state is stale
 	close(s.over)

@@ -10,6 +10,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
@@ -142,9 +143,11 @@ func (n *Node) CheckApp() error {
 // CheckLease returns an error while this node has no valid lease.
 func (n *Node) CheckLease() error {
 	lease := n.Status().Lease
-	switch left := lease.Sub(clock.Now()); {
-	case left <= 0 && n.drainCycle().isDrained():
+	switch left, s := lease.Sub(clock.Now()), n.drainCycle(); {
+	case left <= 0 && s.isDrained():
 		return errors.New("no lease: this router is drained")
+	case left <= 0 && signal.IsClosed(s.left):
+		return errors.New("no lease: this router has left the group")
 	case lease == 0:
 		return withFault(errors.New("no lease yet: it comes with the first Beat that is read back from the control log"), n.logFault())
 	case left <= 0:

@@ -109,3 +109,18 @@ func TestReadyWithoutALostTopic(t *testing.T) {
 		t.Errorf("with a partition of one topic: %v", err)
 	}
 }
+
+// TestLeaseOfARouterThatHasLeft: its lease ends while its drain goes on, as planned.
+func TestLeaseOfARouterThatHasLeft(t *testing.T) {
+	t.Parallel()
+	r, _ := standing(t)
+	n := r.node
+	n.Drain()
+	if err := n.CheckLease(); err == nil || strings.Contains(err.Error(), "has left") {
+		t.Errorf("before it has left: %v", err)
+	}
+	close(n.drainCycle().left)
+	if err := n.CheckLease(); err == nil || err.Error() != "no lease: this router has left the group" {
+		t.Errorf("it has left: %v", err)
+	}
+}

@@ -275,6 +275,9 @@ const earlierMax = 16
 // next follows o in the same process.
 func (o *ownIncarnation) next(inc ownership.Incarnation, key ed25519.PrivateKey) *ownIncarnation {
 	earlier := o.earlier[max(0, len(o.earlier)-earlierMax+1):]
+	if o.inc.IsZero() {
+		return &ownIncarnation{inc: inc, key: key}
+	}
 	return &ownIncarnation{inc: inc, key: key, earlier: append(slices.Clone(earlier), o.inc)}
 }
 

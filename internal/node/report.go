@@ -106,6 +106,9 @@ func (s *reporter) Status() report.Status {
 	for _, w := range n.app.Unchecked() {
 		status.UncheckedWorkers = append(status.UncheckedWorkers, report.Worker(w))
 	}
+	for _, inc := range n.self.Load().earlier {
+		status.Earlier = append(status.Earlier, inc.String())
+	}
 	if t := n.Table(); t != nil {
 		status.LogVersion = t.Version
 	}
@@ -284,7 +287,7 @@ func (r *reach) word(inc ownership.Incarnation) string {
 		return "dead"
 	case ownership.ReachUnknown:
 	}
-	return "unknown"
+	return report.ReachUnknown
 }
 
 // Owner implements report.Local.
@@ -294,7 +297,9 @@ func (s *reporter) Owner(p ring.Partition) (*report.Member, int64) {
 		return nil, 0
 	}
 	owner := t.Owner(p)
-	return &report.Member{Name: owner.Name, Incarnation: owner.Inc.String(), Address: owner.GRPCAddr}, int64(t.Tokens[p])
+	return &report.Member{
+		Name: owner.Name, Incarnation: owner.Inc.String(), Address: owner.GRPCAddr, Over: slices.Contains(s.node.self.Load().earlier, owner.Inc),
+	}, int64(t.Tokens[p])
 }
 
 // Key implements report.Local.

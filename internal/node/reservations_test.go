@@ -213,6 +213,12 @@ func reservationMoves(t testing.TB, g *group) {
 		t.Fatal(err)
 	}
 	a.stop()
+	g.eventually("the drain says what it waits for", func() error {
+		if waits := a.DrainWaits(); waits != "1 key still reserved" {
+			return fmt.Errorf("it waits for %q", waits)
+		}
+		return nil
+	})
 	next, err := lb.Reserve(t.Context(), key, client.WithWait(time.Minute))
 	if err != nil {
 		t.Fatal(err)

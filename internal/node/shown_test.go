@@ -182,6 +182,12 @@ func TestMembersTellsThePastOfThisProcess(t *testing.T) {
 			t.Errorf("%+v, now that this node is %v", m, self)
 		}
 	}
+	if told := r.Status().Earlier; len(told) != earlierMax || told[earlierMax-1] != l.inc.String() {
+		t.Errorf("it says that it was %v, want the last to be %v", told, l.inc)
+	}
+	if owner, _ := r.Owner(0); !owner.Over || owner.Incarnation != l.inc.String() {
+		t.Errorf("the owner is %+v, want the past of this node", owner)
+	}
 	if known := len(r.node.self.Load().earlier); known != earlierMax {
 		t.Errorf("%d earlier incarnations are known, want %d", known, earlierMax)
 	}

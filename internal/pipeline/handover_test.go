@@ -250,3 +250,24 @@ type silentRoutes struct{ Holder }
 func (silentRoutes) SetRoute(forward.Peer, forward.Route)              {}
 func (silentRoutes) HandOver(forward.Peer, []event.Finished)           {}
 func (silentRoutes) Settle(forward.Peer, []event.Set, []event.Verdict) {}
+
+// A node that has become another incarnation tells nothing until a table has named that one: the owners by an earlier table, as after a
+// Genesis, cannot verify whose ids these are, and would refuse them as forged. Then it tells all, also after it has left.
+func TestAnIncarnationThatNoTableHasNamedTellsNothing(t *testing.T) {
+	again := ownership.Incarnation{4}
+	n := newTeller(t)
+	ids := n.did(0, 10)
+	n.setGates(ownership.Closed)
+	n.SetSelf(again)
+	n.move(2, nextOwner, nextOwner)
+	if n.HandOver() || len(n.told) != 0 {
+		t.Fatalf("told %v before a table has named it", n.told)
+	}
+	n.move(3, nextOwner, nextOwner, again)
+	n.move(4, nextOwner, nextOwner)
+	for n.HandOver() {
+	}
+	if told := n.told[forward.Peer(nextOwner)]; len(told) != len(ids) {
+		t.Errorf("told %d ids of %d", len(told), len(ids))
+	}
+}

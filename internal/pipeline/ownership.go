@@ -69,8 +69,8 @@ func (p *Pipeline) HandOverLate() { p.handOver(0) }
 // handOver sends late ids, and a bounded number of others.
 func (p *Pipeline) handOver(idsMax int) (more bool) {
 	t, self := p.table.Load(), *p.self.Load()
-	if t == nil || self != p.tabled {
-		return false // partitions under a former name have no next owner before the next table
+	if t == nil || self != p.named {
+		return false // before a table names this node, no owner could verify that the ids are its own, and would refuse them
 	}
 	if !t.IsMember(self) { // a leaving node may send many
 		idsMax *= min(handoverFan, len(t.Members))
@@ -143,7 +143,9 @@ func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.Boxes.SetCovers(t.Covers())
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(nil, t.Cur, out) })
 	p.Holder.SetRoute(forward.Peer(*p.self.Load()), route{t})
-	p.tabled = *p.self.Load()
+	if self := *p.self.Load(); t.IsMember(self) {
+		p.named = self
+	}
 	p.formers = slices.DeleteFunc(p.formers, func(inc ownership.Incarnation) bool { return !t.IsMember(inc) })
 	p.Boxes.RestartHandover()
 }

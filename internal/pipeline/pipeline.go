@@ -128,7 +128,7 @@ type Pipeline struct {
 	spares   sync.Pool // of *mailbox.Output
 
 	// Used by the ownership driver alone.
-	tabled  ownership.Incarnation   // this node's incarnation when it got its newest table
+	named   ownership.Incarnation   // this node's newest incarnation that a table has named
 	formers []ownership.Incarnation // this node's former incarnations, as long as tables may name them
 
 	// Scratch of handOver.

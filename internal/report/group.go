@@ -139,6 +139,22 @@ func (g *Group) asked() []Member {
 	return slices.DeleteFunc(g.local.Members(), func(m Member) bool { return m.Unnamed })
 }
 
+// askEach asks every process once: several of its incarnations may be listed, at the same address, while the table names one that is over.
+// It returns the members that were asked, and their words, whose tellers by names.
+func askEach[T any](g *Group, ask func(Member) T, by func(T) View) (members []Member, words []T) {
+	all := slices.DeleteFunc(g.asked(), func(m Member) bool { return m.Over })
+	heard := map[string]bool{}
+	for i, word := range fromAll(all, ask) {
+		teller := by(word).Incarnation // "" of a member that did not answer
+		if teller != "" && heard[teller] {
+			continue
+		}
+		heard[teller] = true
+		members, words = append(members, all[i]), append(words, word)
+	}
+	return members, words
+}
+
 // find returns the member of a name: of several incarnations the one in the table.
 func (g *Group) find(name string) (Member, error) {
 	members := g.local.Members()
@@ -159,7 +175,7 @@ func (g *Group) find(name string) (Member, error) {
 }
 
 // Members queries all members. A member that does not answer within [AskTimeout], or at whose address another incarnation answers, is listed
-// with the reason. Earlier incarnations of this process are left out: the table may name one until the process is back in it, and
+// with the reason. Earlier incarnations of a living process are left out: the table may name one until the process is back in it, and
 // the process answers for them.
 func (g *Group) Members(ctx context.Context) Members {
 	all := Members{View: g.local.Status().View, Members: g.local.Members()}
@@ -168,6 +184,10 @@ func (g *Group) Members(ctx context.Context) Members {
 		m := &all.Members[i]
 		status, err := g.status(ctx, *m)
 		if err == nil && status.Incarnation != m.Incarnation && m.Reach != ReachSelf {
+			if m.Over = status.Member == m.Name && slices.Contains(status.Earlier, m.Incarnation); m.Over {
+				m.Status = &status
+				return
+			}
 			err = fmt.Errorf("report: at its address answers %s of incarnation %s", status.Member, status.Incarnation)
 		}
 		if err != nil {
@@ -176,8 +196,30 @@ func (g *Group) Members(ctx context.Context) Members {
 		}
 		m.Status = &status
 	})
+	all.Members = withoutPast(all.Members)
 	all.Disagreements = Disagreements(all)
 	return all
+}
+
+// withoutPast replaces incarnations that are over, and whose process has answered, by the present one of that process. Gossip alone may
+// know that one yet, but its address is the one that the control log has of the process.
+func withoutPast(members []Member) []Member {
+	for i := range members {
+		past := &members[i]
+		if !past.Over {
+			continue
+		}
+		now := past.Status.Incarnation
+		at := slices.IndexFunc(members, func(m Member) bool { return m.Name == past.Name && m.Incarnation == now })
+		switch {
+		case at < 0:
+			*past = Member{Name: past.Name, Incarnation: now, Address: past.Address, Reach: ReachUnknown, Status: past.Status}
+		case members[at].Status == nil:
+			members[at].Address, members[at].Status = past.Address, past.Status
+			members[at].Unnamed, members[at].Error = false, ""
+		}
+	}
+	return slices.DeleteFunc(members, func(m Member) bool { return m.Over })
 }
 
 // Key queries all members about a key, and returns the reports of the owner and of all others
@@ -187,13 +229,17 @@ func (g *Group) Key(ctx context.Context, key event.Key) Key {
 	var owner string
 	if m, token := g.local.Owner(ring.Partition(answer.Partition)); m != nil {
 		answer.Owner, answer.OwnerAddress, answer.Token, owner = m.Name, m.Address, token, m.Incarnation
+		if m.Over {
+			owner = answer.Incarnation
+		}
 	}
-	members := g.asked()
-	slices.SortStableFunc(members, func(a, b Member) int { return rank(a, owner) - rank(b, owner) })
-	words := fromAll(members, func(m Member) KeyAt { return g.key(ctx, m, key) })
+	members, words := askEach(g, func(m Member) KeyAt { return g.key(ctx, m, key) }, func(word KeyAt) View { return word.View })
 	for i, word := range words {
-		if members[i].Incarnation == owner || word.Error != "" || word.Wait != WaitsForNothing || len(word.Held) > 0 || word.Parking > 0 {
-			word.Says = word.Words()
+		word.Says = word.Words()
+		switch {
+		case members[i].Incarnation == owner:
+			answer.At = slices.Insert(answer.At, 0, word)
+		case word.Error != "" || word.Wait != WaitsForNothing || len(word.Held) > 0 || word.Parking > 0:
 			answer.At = append(answer.At, word)
 		}
 	}
@@ -220,14 +266,6 @@ func (g *Group) key(ctx context.Context, m Member, key event.Key) KeyAt {
 		return KeyAt{View: View{Member: m.Name, Incarnation: m.Incarnation}, Error: err.Error()}
 	}
 	return word
-}
-
-// rank puts the owner first.
-func rank(m Member, owner string) int {
-	if m.Incarnation == owner {
-		return 0
-	}
-	return 1
 }
 
 // fromAll asks members, and returns their words in the order of members.

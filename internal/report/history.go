@@ -99,8 +99,7 @@ func (g *Group) History(ctx context.Context, key ring.KeyHash) History {
 	if m, token := g.local.Owner(key.Partition()); m != nil {
 		all.Owner, all.Token = m.Name, token
 	}
-	members := g.asked()
-	words := fromAll(members, func(m Member) HistoryAt { return g.historyOf(ctx, m, key) })
+	members, words := askEach(g, func(m Member) HistoryAt { return g.historyOf(ctx, m, key) }, func(word HistoryAt) View { return word.View })
 	sum := HistoryAt{}
 	for i := range words {
 		if words[i].Error != "" {

@@ -11,6 +11,7 @@ import (
 const (
 	ReachSelf       = "self"
 	ReachAlive      = "alive"
+	ReachUnknown    = "unknown"
 	WaitsForNothing = "nothing"
 	ModeStrict      = "strict"
 )

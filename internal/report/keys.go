@@ -202,8 +202,7 @@ func encodedLen(key string) int {
 // Keys asks all members for their worst keys. q must be valid.
 func (g *Group) Keys(ctx context.Context, q KeysQuestion) Keys {
 	all := Keys{View: g.local.Status().View, Named: q.Named, Keys: []ListedKey{}}
-	members := g.asked()
-	lists := fromAll(members, func(m Member) KeysAt { return g.keysOf(ctx, m, q) })
+	members, lists := askEach(g, func(m Member) KeysAt { return g.keysOf(ctx, m, q) }, func(list KeysAt) View { return list.View })
 	sum := KeysAt{}
 	for i := range lists {
 		if lists[i].Error != "" {

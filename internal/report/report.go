@@ -56,6 +56,8 @@ type Status struct {
 
 	UncheckedWorkers list[Worker] `json:"unchecked_workers,omitempty"` // those whose SDK does not declare that it passes router conformance
 
+	Earlier list[string] `json:"earlier,omitempty"` // incarnations that the process was before it drained or lost its ownership: the newest
+
 	LogVersion        uint32              `json:"log_version"`                   // in which the group decides; 0: not known
 	Settings          map[string]string   `json:"settings,omitempty"`            // on which the group must agree
 	TopicsNotConsumed map[string][]string `json:"topics_not_consumed,omitempty"` // topics that wait, and the members that do not list them
@@ -232,7 +234,7 @@ type Member struct {
 	Address     string  `json:"address"`           // host:port on which its peers reach it
 	Listed      bool    `json:"listed"`            // in the asked member's table
 	Unnamed     bool    `json:"unnamed,omitempty"` // gossip alone knows it, and the control log does not: it is not asked
-	Over        bool    `json:"-"`                 // the asked process was this incarnation itself, before it drained or lost its ownership
+	Over        bool    `json:"-"`                 // the asked process, or that at Address, was this incarnation before it drained or lost its ownership
 	Partitions  int     `json:"partitions"`        // that it should act for, by that table
 	Reach       string  `json:"reach"`             // self, alive, dead or unknown, as the asked member finds it
 	Status      *Status `json:"status,omitempty"`  // its own word, unless it did not answer
