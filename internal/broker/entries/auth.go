@@ -113,8 +113,9 @@ func (c *credentials) leave(done <-chan struct{}) {
 	}
 }
 
+// close closes the provider, if it was initialized: others may take no other call before.
 func (c *credentials) close() error {
-	if c.provider == nil {
+	if !c.inited.Load() {
 		return nil
 	}
 	return c.provider.Close()

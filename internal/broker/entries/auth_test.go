@@ -136,6 +136,19 @@ func TestCredentialsAreShown(t *testing.T) {
 	})
 }
 
+// A provider that was never initialized, as that of a client without a connection, is not closed: some, as our own of OAuth2, do not bear that.
+func TestProviderWithoutInitIsNotClosed(t *testing.T) {
+	bubble(t, func(r *rig) {
+		p := new(provider)
+		r.access.Auth = p
+		r.open().Close()
+		r.client = nil
+		if p.inits.Load() != 0 || p.closed.Load() != 0 {
+			t.Errorf("%d inits and %d closes, want none", p.inits.Load(), p.closed.Load())
+		}
+	})
+}
+
 func TestCredentialsAreRefused(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.access.Auth = new(provider)
