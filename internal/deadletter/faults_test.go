@@ -152,7 +152,7 @@ func TestPartitionsAddedDuringAReplay(t *testing.T) {
 	}
 	found := 0
 	for partition := range s.ends[g.topic] {
-		_, err := g.read(t.Context(), partition, Place{Entry: -1}, func(m *message) error {
+		_, _, err := g.read(t.Context(), partition, Place{Entry: -1}, func(m *message) error {
 			if string(m.Payload) == "again" {
 				found++
 			}

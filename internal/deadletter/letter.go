@@ -45,12 +45,13 @@ type message struct {
 	Published   time.Time        // by the producer's clock; zero if that cannot be read
 	Schema      bool             // it has a schema version
 	Unreadable  string           // why Payload is the whole entry, which cannot be read; "" if it is the message's
-	Void        bool             // no message: what a message was, or a mark of the broker
+	Void        bool             // no message: what a message was, a mark of the broker, or a chunk whose message is not whole yet
 
-	index, of int32              // its number in its entry, and how many that has had
-	shared    int                // messages of its entry, itself included, without those that are acked or removed already
-	first     Place              // of the first chunk
-	entry     *entries.Delivered // nil in tests
+	index, of  int32              // its number in its entry, and how many that has had
+	shared     int                // messages of its entry, itself included, without those that are acked or removed already
+	first      Place              // of the first chunk
+	unfinished int                // messages of which chunks have come, and not all
+	entry      *entries.Delivered // nil in tests
 }
 
 func (m *message) place() Place { return Place{m.ID.Ledger, m.ID.Entry} }

@@ -118,7 +118,7 @@ func (g *group) held(topic string) map[string]int {
 		g.t.Fatal(err)
 	}
 	for _, one := range partitions {
-		_, err := g.read(g.t.Context(), one, Place{Entry: -1}, func(m *message) error {
+		_, _, err := g.read(g.t.Context(), one, Place{Entry: -1}, func(m *message) error {
 			all[string(m.Payload)]++
 			return nil
 		})
@@ -226,7 +226,7 @@ func TestReplayedEventIsTheOriginal(t *testing.T) {
 	g.publish(g.cfg.LettersTopic, null)
 	g.mustReplay(Selection{}, nil)
 	var all []*message
-	if _, err := g.read(t.Context(), g.topic, Place{Entry: -1}, func(m *message) error { all = append(all, m); return nil }); err != nil {
+	if _, _, err := g.read(t.Context(), g.topic, Place{Entry: -1}, func(m *message) error { all = append(all, m); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	m := all[0]
@@ -834,7 +834,7 @@ func TestReadAcrossReconnect(t *testing.T) {
 				g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte(payload)})
 			}
 			var got []string
-			_, err := g.read(t.Context(), g.topic, Place{Entry: -1}, func(m *message) error {
+			_, _, err := g.read(t.Context(), g.topic, Place{Entry: -1}, func(m *message) error {
 				if got = append(got, string(m.Payload)); len(got) == 1 {
 					time.Sleep(300 * time.Millisecond) // real: nothing shows that the client holds the next message
 					pulsartest.Unload(t, g.topic)

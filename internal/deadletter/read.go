@@ -32,38 +32,40 @@ func receive(ctx context.Context, from reader, within time.Duration) (*message, 
 	return m, nil
 }
 
-// read reads a topic partition up to its present end, from a place (inclusive). It returns that end.
-func (b *Broker) read(ctx context.Context, topic string, from Place, each func(*message) error) (end Place, err error) {
+// read reads a topic partition up to its present end, from a place (inclusive). It returns that end, and the number of messages of which chunks stand there,
+// and not all. Such a message is not part of the range: if the rest still comes, it is whole only behind that end, and belongs to a read that reaches it.
+func (b *Broker) read(ctx context.Context, topic string, from Place, each func(*message) error) (end Place, unfinished int, err error) {
 	messages, err := b.client.read(ctx, topic, startAt(from), readQueueMax)
 	if err != nil {
-		return end, err
+		return end, 0, err
 	}
 	defer messages.close()
 	if end, err = messages.end(ctx); err != nil || end.Entry < 0 || end.before(from) {
-		return end, err
+		return end, 0, err
 	}
 	for {
 		m, err := receive(ctx, messages, b.cfg.AnswerMax)
 		if err != nil {
-			return end, fmt.Errorf("%w: %s up to %v", err, topic, end)
+			return end, unfinished, fmt.Errorf("%w: %s up to %v", err, topic, end)
 		}
 		if end.before(m.place()) {
-			return end, nil
+			return end, unfinished, nil
 		}
+		unfinished = m.unfinished
 		if !m.Void {
 			if err := each(m); err != nil {
-				return end, err
+				return end, unfinished, err
 			}
 		}
 		if m.isLast(end) {
-			return end, nil
+			return end, unfinished, nil
 		}
 	}
 }
 
 // readSince reads a topic partition up to its present end, from about a time on, or from the beginning
 // if it is zero: each may see older messages. It returns that end. Producers claim the
-// times: unsure says why messages that were published since then may have been missed, "" if nothing tells so.
+// times: unsure says why messages that were published since then may have been missed, or that some are not whole, "" if nothing tells so.
 func (b *Broker) readSince(ctx context.Context, topic string, since time.Time, each func(*message) error) (end Place, unsure string, err error) {
 	start := Place{Entry: -1}
 	if !since.IsZero() {
@@ -86,7 +88,7 @@ func (b *Broker) readSince(ctx context.Context, topic string, since time.Time, e
 		}
 	}
 	var newest time.Time
-	end, err = b.read(ctx, topic, start, func(m *message) error {
+	end, unfinished, err := b.read(ctx, topic, start, func(m *message) error {
 		at := m.Published
 		if start.Entry >= 0 && m.wasBefore(newest.Add(-b.cfg.SkewMax)) {
 			unsure = fmt.Sprintf("has events of clocks that differ by more than %v, so events before %v may be missing", b.cfg.SkewMax, start)
@@ -96,6 +98,13 @@ func (b *Broker) readSince(ctx context.Context, topic string, since time.Time, e
 		}
 		return each(m)
 	})
+	if unfinished > 0 {
+		lacks := fmt.Sprintf("has chunks of messages that are not whole at its end %v: at least %d, which were passed over", end, unfinished)
+		if unsure != "" {
+			unsure += ", and "
+		}
+		unsure += lacks
+	}
 	return end, unsure, err
 }
 
@@ -106,7 +115,7 @@ const tailMax = 100
 // hides reports whether, among the last entries of its ledger, the last message follows one that was published at or
 // after a time, although it is older itself.
 func (b *Broker) hides(ctx context.Context, topic string, end Place, since time.Time) (bool, error) {
-	_, err := b.read(ctx, topic, Place{end.Ledger, max(0, end.Entry-tailMax+1)}, func(m *message) error {
+	_, _, err := b.read(ctx, topic, Place{end.Ledger, max(0, end.Entry-tailMax+1)}, func(m *message) error {
 		if m.Published.Before(since) {
 			return nil
 		}

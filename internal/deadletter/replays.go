@@ -52,7 +52,7 @@ func (b *Broker) records(ctx context.Context, each func(Record)) (foreign int, e
 	if err != nil {
 		return 0, err
 	}
-	_, err = b.read(ctx, topic, Place{Entry: -1}, func(m *message) error {
+	_, _, err = b.read(ctx, topic, Place{Entry: -1}, func(m *message) error {
 		if r, err := decodeRecord(m.Payload); err != nil || m.Unreadable != "" {
 			foreign++
 		} else {
@@ -249,7 +249,7 @@ var errLater = errors.New("deadletter: messages are missing")
 // So each further reader begins farther before the place, until the first message of one proves that none is missing.
 func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each func(*message) error) (why string, err error) {
 	if place.Ledger < 0 {
-		if _, err = b.read(ctx, topic, place, each); errors.Is(err, errQuiet) {
+		if _, _, err = b.read(ctx, topic, place, each); errors.Is(err, errQuiet) {
 			err = nil
 		}
 		return emptyBefore, err
@@ -264,7 +264,7 @@ func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each
 			from = Place{Entry: -1} // the beginning: earlier ledgers, too
 		}
 		begun := false
-		end, err = b.read(ctx, topic, from, func(m *message) error {
+		end, _, err = b.read(ctx, topic, from, func(m *message) error {
 			at := m.place()
 			if !begun && !place.precedes(m.first, at) {
 				why = fmt.Sprintf("begins at %v, after %v", at, place)
@@ -278,13 +278,13 @@ func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each
 		})
 		quiet := errors.Is(err, errQuiet)
 		switch {
-		case err == nil && !begun:
-			return fmt.Sprintf("holds nothing behind %v", place), nil
 		case quiet && begun:
 			return fmt.Sprintf("shows no message up to its end at %v: the last one may be incomplete", end), nil
-		case !quiet && !errors.Is(err, errLater):
+		case err == nil && begun, err != nil && !quiet && !errors.Is(err, errLater):
 			return "", err
-		case from.Entry >= 0:
+		case from.Entry >= 0: // also if there are only chunks whose messages are not whole
+		case err == nil:
+			return fmt.Sprintf("holds nothing behind %v", place), nil
 		case quiet:
 			return fmt.Sprintf("shows no message up to its end at %v", end), nil
 		default:

@@ -82,6 +82,10 @@ func (s *stream) messagesOf(d *entries.Delivered) []*message {
 		}
 	}
 	m := s.headOf(d)
+	if d.Waits {
+		m.Void = true
+		return []*message{&m}
+	}
 	from := &d.Entry.Metadata
 	m.MessageKey, m.OrderingKey, m.Properties, m.EventTime = string(from.Key), string(from.OrderingKey), propertiesOf(from.Properties), eventTimeOf(from.EventTime)
 	m.Payload, m.Null = d.Entry.Payload, from.NullValue
@@ -108,7 +112,7 @@ func (s *stream) headOf(d *entries.Delivered) message {
 	}
 	m := message{
 		ID:     event.MessageID{Ledger: id.Ledger, Entry: id.Entry, Batch: -1, TopicPartition: partitionOf(s.topic)},
-		Schema: len(from.SchemaVersion) > 0, first: Place(id), of: 1, shared: 1, entry: d,
+		Schema: len(from.SchemaVersion) > 0, first: Place(id), of: 1, shared: 1, unfinished: d.Unfinished, entry: d,
 	}
 	if from.PublishTime != 0 {
 		m.Published = time.UnixMilli(min(max(0, from.PublishTime), source.EventTimeMax)).UTC() // JSON has no times of any year

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -173,4 +174,93 @@ func TestAcksOfEntries(t *testing.T) {
 	ack(again[2])
 	backlog()
 	from.close()
+}
+
+// chunksOf returns a cluster whose only topic partition holds entries, and a Broker for it.
+func chunksOf(t *testing.T, list ...[]byte) *Broker {
+	t.Helper()
+	cluster := fakebroker.New()
+	t.Cleanup(cluster.Close)
+	cluster.Broker("a:6650")
+	client, err := entries.New(ReaderConfig("pulsar://a", 1<<20), entries.Access{Dial: cluster.Dial}, entries.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	for _, one := range list {
+		cluster.Publish(streamTopic, one, 1)
+	}
+	cfg := DefaultConfig()
+	cfg.AnswerMax, cfg.QuietMax = time.Hour, time.Hour // nothing is waited for
+	return New(cfg, Connect(nil, client))
+}
+
+// TestAnEndOfChunks: a topic partition that ends with chunks whose message lacks others is read to its end, and they are named.
+func TestAnEndOfChunks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		list   [][]byte
+		want   []string
+		unsure string
+	}{
+		"behind a message": {[][]byte{fakebroker.Message("a"), fakebroker.Chunk("u", 0, 2, 4, "ab")}, []string{"a"}, "at least 1"},
+		"before and behind a message": {
+			[][]byte{fakebroker.Chunk("u", 0, 2, 4, "ab"), fakebroker.Message("a"), fakebroker.Chunk("v", 0, 3, 4, "a"), fakebroker.Chunk("v", 1, 3, 4, "b")},
+			[]string{"a"},
+			"at least 2",
+		},
+		"before a message": {[][]byte{fakebroker.Chunk("u", 0, 2, 4, "ab"), fakebroker.Message("a")}, []string{"a"}, "at least 1"},
+		"alone":            {[][]byte{fakebroker.Chunk("u", 0, 2, 4, "ab")}, nil, "at least 1"},
+		"none":             {[][]byte{fakebroker.Chunk("u", 0, 2, 4, "ab"), fakebroker.Chunk("u", 1, 2, 4, "cd")}, []string{"abcd"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, since := range []time.Time{{}, time.UnixMilli(1)} {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				var got []string
+				end, unsure, err := chunksOf(t, c.list...).readSince(ctx, streamTopic, since, func(m *message) error {
+					got = append(got, string(m.Payload))
+					return nil
+				})
+				if err != nil || !slices.Equal(got, c.want) || end != (Place{1, int64(len(c.list) - 1)}) {
+					t.Errorf("it reads %q up to %v: %v", got, end, err)
+				}
+				if !strings.Contains(unsure, c.unsure) || (unsure == "") != (c.unsure == "") {
+					t.Errorf("it says %q", unsure)
+				}
+			}
+		})
+	}
+}
+
+// TestAnInterruptedBatchBeforeChunks: chunks behind a batch, or at the place before it, hide nothing: what is not whole was not sent.
+func TestAnInterruptedBatchBeforeChunks(t *testing.T) {
+	t.Parallel()
+	dead := fakebroker.Chunk("dead", 0, 2, 4, "ab")
+	for name, c := range map[string]struct {
+		list  [][]byte
+		place int64
+		want  []string
+		why   string
+	}{
+		"behind it":                         {[][]byte{fakebroker.Message("a"), fakebroker.Message("b"), dead}, 0, []string{"b"}, ""},
+		"nothing else":                      {[][]byte{fakebroker.Message("a"), dead}, 0, nil, ""},
+		"nothing else, a message of chunks": {[][]byte{fakebroker.Chunk("u", 0, 2, 4, "ab"), fakebroker.Chunk("u", 1, 2, 4, "cd"), dead}, 1, nil, ""},
+		"all that is there":                 {[][]byte{dead, fakebroker.Chunk("dead2", 0, 2, 4, "ab")}, 0, nil, "holds nothing behind {1 0}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var got []string
+			why, err := chunksOf(t, c.list...).readBehind(ctx, streamTopic, Place{1, c.place}, func(m *message) error {
+				got = append(got, string(m.Payload))
+				return nil
+			})
+			if err != nil || why != c.why || !slices.Equal(got, c.want) {
+				t.Errorf("it reads %q and says %q, %v", got, why, err)
+			}
+		})
+	}
 }

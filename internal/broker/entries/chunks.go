@@ -57,14 +57,14 @@ func (c *chunks) add(d *Delivered, payloadMax int) (wire.Assembled, error) {
 	return r, err
 }
 
-// before returns the entry itself, or an earlier one if that may be a part of a message that is not whole.
-func (c *chunks) before(id wire.ID) wire.ID {
+// before returns the entry itself, or an earlier one if that may be a part of a message that is not whole. It also returns the number of messages that have begun and are not whole.
+func (c *chunks) before(id wire.ID) (from wire.ID, unfinished int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.held == 0 {
-		return id
+		return id, 0
 	}
-	return c.oldest
+	return c.oldest, c.assembler.Unfinished()
 }
 
 // account updates the metrics and the entries given up. The caller holds the lock.

@@ -24,6 +24,8 @@ type Delivered struct {
 	Broken     *wire.BrokenError // the reason if Entry is incomplete; nil: complete, except for a batch that Split has not seen
 	Raw        []byte            // the entry as sent; for a message in chunks, the payloads of all if it is broken, else nil
 	Permits    int               // permits that the broker deducted for it
+	Waits      bool              // a chunk that waits for the rest of its message, without its bytes: it only tells how far a reader is
+	Unfinished int               // of a reader: messages whose first chunk has come, and that are not whole yet. More may have been given up for want of room or time
 
 	from   *session
 	read   *reading // nil: its consumer is no reader

@@ -11,7 +11,8 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Start is where a reader begins.
+// Start is where a reader begins. A reader hands on an entry for each entry that the broker sends: for a chunk whose message is not whole yet, one that
+// only tells how far it is (see [Delivered.Waits]). A message comes with the chunk that makes it whole.
 type Start struct {
 	// ID is the first entry, or the oldest one behind it if that entry is not there; or Earliest or Latest.
 	ID wire.ID

@@ -19,12 +19,16 @@ func startAt(s Start) func(*Subscription) {
 	return func(sub *Subscription) { sub.Type, sub.Start = Exclusive, &s }
 }
 
-// payloadsOf are the payloads of entries, which are whole.
+// payloadsOf are the payloads of entries, none of which is broken, and the numbers of incomplete messages at chunks.
 func payloadsOf(t *testing.T, list []*Delivered) (all []string) {
 	t.Helper()
 	for _, d := range list {
 		if d.Broken != nil {
 			t.Errorf("%v is broken: %v", d.ID, d.Broken)
+		}
+		if d.Waits {
+			all = append(all, fmt.Sprint("waits ", d.Unfinished))
+			continue
 		}
 		all = append(all, string(d.Entry.Payload))
 	}
@@ -94,7 +98,7 @@ func TestAReaderBeginsWhereItIsTold(t *testing.T) {
 
 // A reader receives each message once, in the order of their last entries, wherever its connection ends: also one whose chunks lie before and behind what was received.
 func TestAReaderAcrossReconnects(t *testing.T) {
-	const total = 8
+	const total = 12
 	for received := range total {
 		bubble(t, func(r *rig) {
 			a := r.cluster.Broker("a:6650")
@@ -111,7 +115,8 @@ func TestAReaderAcrossReconnects(t *testing.T) {
 			chunk("dead", 0)
 			chunk("b", 1) // b is whole
 			r.publish(3)
-			want := []string{"m0", "m0", "a0a1", "m0", "b0b1", "m0", "m1", "m2"}
+			chunk("end", 0)
+			want := []string{"m0", "waits 1", "m0", "waits 2", "a0a1", "m0", "waits 2", "b0b1", "m0", "m1", "m2", "waits 2"}
 			r.subscribe(startAt(Start{ID: Earliest}))
 			synctest.Wait() // all are in the queue
 			got := payloadsOf(t, r.receive(received))
@@ -195,6 +200,41 @@ func TestAReaderOfALogAssemblesNothing(t *testing.T) {
 			if chunk := i%2 == 0; (d.Broken != nil) != chunk || chunk && len(d.Raw) == 0 {
 				t.Errorf("%v is broken: %v", d.ID, d.Broken)
 			}
+		}
+	})
+}
+
+// A reader is at the end of its topic partition when it has received an entry for it, also if that is a chunk of a message that is not whole, or repeats one. It
+// needs no more permits than for one entry. A message that began before the reader does not count, and one that is whole later comes then.
+func TestAReaderIsAtAnEndOfChunks(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cluster.Broker("a:6650")
+		r.cfg.URL = "pulsar://a"
+		chunk := func(uuid string, number int) wire.ID {
+			return r.cluster.Publish(topicName, fakebroker.Chunk(uuid, number, 3, 3, string(rune('0'+number))), 1)
+		}
+		r.publish(1)
+		chunk("earlier", 0)
+		start := chunk("earlier", 1)
+		for n := range 3 {
+			chunk("whole", n)
+		}
+		chunk("whole", 0) // resent
+		chunk("late", 0)
+		last := chunk("late", 1)
+		consumer := r.subscribe(startAt(Start{ID: start}), func(sub *Subscription) { sub.Permits = 1 })
+		list := r.receive(7)
+		want := []string{"waits 0", "waits 1", "waits 1", "012", "waits 0", "waits 1", "waits 1"}
+		if got := payloadsOf(t, list); !slices.Equal(got, want) {
+			t.Errorf("it reads %q, want %q", got, want)
+		}
+		if end, err := consumer.End(r.Context()); err != nil || end != last || list[6].ID != end {
+			t.Errorf("the end is %v, %v, and the reader at %v", end, err, list[6].ID)
+		}
+		r.nothing()
+		chunk("late", 2)
+		if got := r.receive(1)[0]; string(got.Entry.Payload) != "012" || got.Unfinished != 0 {
+			t.Errorf("the last chunk shows %q", got.Entry.Payload)
 		}
 	})
 }

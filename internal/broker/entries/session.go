@@ -86,6 +86,10 @@ func (s *session) chunk(d *Delivered, payloadMax int) error {
 	if len(r.IDs) > 0 || err != nil {
 		return s.push(d, err)
 	}
+	if s.consumer.read != nil { // whoever reads up to an end must see that the reader is there, even if that message is never whole
+		d.Waits, d.Raw, d.Entry = true, nil, wire.Entry{Metadata: wire.Metadata{PublishTime: d.Entry.Metadata.PublishTime}}
+		return s.push(d, nil)
+	}
 	return s.keep(d) // returns its permit at once: a message may have more chunks than the queue has room
 }
 
@@ -116,7 +120,7 @@ func (s *session) push(d *Delivered, err error) error {
 		if c.read.has(d.ID) {
 			return s.keep(d)
 		}
-		d.resume = c.chunks.before(d.ID)
+		d.resume, d.Unfinished = c.chunks.before(d.ID)
 	}
 	if err != nil {
 		d.markBroken(err)

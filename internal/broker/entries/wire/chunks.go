@@ -22,6 +22,7 @@ type Assembler struct {
 	later    bool // see PreferLater
 
 	held     int // bytes
+	begun    int // messages, see partial.begun
 	messages map[identity]*partial
 	entries  map[ID]struct{} // held, of all messages
 	first    *partial        // the message that began first
@@ -92,6 +93,9 @@ func (a *Assembler) Add(now clock.Instant, id ID, again bool, e *Entry, payloadM
 			return Assembled{GivenUp: []ID{id}}, nil
 		}
 		p = a.begin(key, e)
+		if p.begun = e.Metadata.Chunk == 0 && !a.done.elsewhere(key, id); p.begun {
+			a.begun++
+		}
 	}
 	p.again = p.again || again
 	at, repeated := slices.BinarySearchFunc(p.pieces, e.Metadata.Chunk, byChunk)
@@ -181,6 +185,10 @@ func (a *Assembler) Drop() {
 
 // Held returns the bytes held for incomplete messages, including bookkeeping. It never exceeds bytesMax.
 func (a *Assembler) Held() int { return a.held }
+
+// Unfinished returns the number of held messages whose first chunk came first, as producers send it: others began before the first entry that was
+// added. Those that were whole in other entries do not count either.
+func (a *Assembler) Unfinished() int { return a.begun }
 
 // complete turns e, the last missing chunk, into the whole message.
 func (a *Assembler) complete(p *partial, e *Entry) (Assembled, error) {

@@ -50,6 +50,7 @@ type partial struct {
 	identity
 	head        Entry   // the chunk that came first, without its payload; a copy
 	again       bool    // the broker has delivered one of its entries before
+	begun       bool    // with its first chunk, and it was not whole before in other entries
 	pieces      []piece // in the order of chunk numbers, each chunk once
 	repetitions []ID    // of entries that repeat a chunk of another entry
 	bytes       int     // in pieces
@@ -142,6 +143,9 @@ func (a *Assembler) remove(p *partial) []ID {
 		a.last = p.before
 	}
 	delete(a.messages, p.identity)
+	if p.begun {
+		a.begun--
+	}
 	a.held -= p.cost(&p.head) + p.bytes
 	ids := make([]ID, 0, len(p.pieces)+len(p.repetitions))
 	for _, piece := range p.pieces {
