@@ -66,7 +66,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 	}
 	a := b.actorSeen(seen)
 	bytes := seen.bytes
-	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
+	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax
 	if from.sender != Letters && (tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax) || b.items.len() >= itemsMax {
 		b.refuseFull(a, from, out)
 		return

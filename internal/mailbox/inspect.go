@@ -185,7 +185,6 @@ type Counters struct {
 	Answered uint64 // calls that were answered by their handlers
 	Expired  uint64 // calls whose time was up before they could run
 	Crowded  uint64 // calls and reservations that were refused because a bound was reached
-	Granted  uint64 // reservations that have begun
 	Recalled uint64 // calls that ran and were taken back, because their time was up or their caller gone
 
 	SkippedDone uint64 // deliveries that an operator has skipped, and that succeeded

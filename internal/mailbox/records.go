@@ -127,13 +127,8 @@ func (b *Boxes) open(key ring.KeyHash, dst []history.Attempt) []history.Attempt 
 	if a.running != nil {
 		add(a.running)
 	}
-	it := a.head
-	for range listedMax {
-		if it == nil {
-			break
-		}
+	for it, n := a.head, 0; it != nil && n < listedMax; it, n = it.next, n+1 {
 		add(it)
-		it = it.next
 	}
 	return dst
 }

@@ -99,7 +99,6 @@ func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
 		b.visits.granted++
 	}
 	v.granted, v.fence = true, g.Fence
-	b.counters.Granted++
 	b.answer(it, event.Granted, &event.Detail{Grant: &g}, out)
 }
 
