@@ -117,7 +117,7 @@ func TestLogsShowNoContents(t *testing.T) {
 	for _, want := range []string{
 		`"msg":"received"`, `"msg":"sent"`, `"msg":"in the mailbox"`, `"msg":"delivered"`, `"msg":"finished"`, `"msg":"settled"`, `"msg":"no answer from the handler in time"`,
 		`"msg":"dead letter"`, `"msg":"failed; copied to the retry topic"`, "cannot handle ", "(key hidden)", "(content hidden)",
-		"Received command: BaseCommand MESSAGE", "Received send request: (pulsar.ProducerMessage)",
+		"Received command: BaseCommand SEND_RECEIPT", "Received send request: (pulsar.ProducerMessage)",
 	} {
 		if !strings.Contains(logged, want) {
 			t.Errorf("no line of the log has %s", want)
