@@ -394,8 +394,7 @@ func TestLifecycleRouterIsKilled(t *testing.T) {
 	}
 }
 
-// TestNoAnswerFromBeforeADrain: pages remember their answers for a moment, but whoever has drained a router, or brought it back, sees no answer
-// from before that.
+// TestNoAnswerFromBeforeADrain: pages remember their answers for a moment, but after a drain or an undrain a router gives no answer from before it.
 func TestNoAnswerFromBeforeADrain(t *testing.T) {
 	t.Parallel()
 	p := newPod(t, "")

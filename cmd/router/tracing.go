@@ -26,7 +26,7 @@ const flushTimeout = 3 * time.Second
 func pagesOf(n *node.Node, prover report.Prover, keysRevealed bool) map[string]http.Handler {
 	group := n.Reports(prover)
 	pages := report.Handlers(group, func(r *http.Request) bool { return keysRevealed || listen.ShowsToken(r) })
-	// Who has drained this router, or brought it back, sees no answer from before.
+	// No page shows an answer from before the newest drain or undrain of this router.
 	whole := func(*http.Request) string { return n.DrainStage() }
 	member := func(r *http.Request) string { return n.DrainStage() + " " + r.URL.Query().Get("member") }
 	maps.Copy(pages, statuspage.New(group, statuspage.Callers{

@@ -158,15 +158,9 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 // A terminated topic is logged with its remedy, and seldom, though producer and reader are refused again and again.
 func TestPulsarOfATerminatedTopic(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
-	cfg := DefaultPulsarConfig()
-	cfg.Topic = topic
 	said := new(lines)
-	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: pulsartest.URL(t), MetricsRegisterer: prometheus.NewRegistry()}, entries.Access{}, slog.New(slog.NewTextHandler(said, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	tail := openTail(t, connected(t, p), First)
+	p := connected(t, newTransportOf(t, topic, DefaultPulsarConfig(), slog.New(slog.NewTextHandler(said, nil))))
+	tail := openTail(t, p, First)
 	appendOne(t, p, "record")
 	tail.take(t, 1)
 	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/terminate", nil, nil)
@@ -385,14 +379,14 @@ func newTransport(t *testing.T, topic string) *Pulsar {
 	t.Helper()
 	cfg := DefaultPulsarConfig()
 	cfg.SendTimeout, cfg.OperationTimeout = time.Minute, time.Minute
-	return newTransportOf(t, topic, cfg)
+	return newTransportOf(t, topic, cfg, quiet())
 }
 
-func newTransportOf(t *testing.T, topic string, cfg PulsarConfig) *Pulsar {
+func newTransportOf(t *testing.T, topic string, cfg PulsarConfig, log *slog.Logger) *Pulsar {
 	t.Helper()
 	t.Cleanup(http.DefaultClient.CloseIdleConnections) // of the admin calls: they would look like leaks
 	cfg.Topic = topic
-	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: pulsartest.URL(t), MetricsRegisterer: prometheus.NewRegistry()}, entries.Access{}, quiet())
+	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: pulsartest.URL(t), MetricsRegisterer: prometheus.NewRegistry()}, entries.Access{}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -408,7 +402,7 @@ func connectPulsar(t *testing.T, topic string) *Pulsar {
 // connectImpatient returns one that gives up as soon as a router's does.
 func connectImpatient(t *testing.T, topic string) *Pulsar {
 	t.Helper()
-	return connected(t, newTransportOf(t, topic, DefaultPulsarConfig()))
+	return connected(t, newTransportOf(t, topic, DefaultPulsarConfig(), quiet()))
 }
 
 func connected(t *testing.T, p *Pulsar) *Pulsar {

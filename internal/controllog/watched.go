@@ -13,8 +13,8 @@ import (
 )
 
 // Watched returns a transport whose Tail also ends with [ErrReplaced] if no record comes that would show that the log is another one: a topic that was deleted and
-// made again, or truncated, may remain empty. Therefore a second reader is opened every lookEvery at the newest record. It is for readers that must not miss this
-// for longer, and that write nothing regularly, as the machine of ownership does.
+// made again, or truncated, may remain empty. Therefore a second reader is opened every lookEvery at the newest record. It is for readers of a log to which
+// nobody may write for long. The machine of ownership does not need it: each member writes Beats and reads them back.
 func Watched(t Transport) Transport { return watched{t} }
 
 type watched struct{ Transport }

@@ -65,10 +65,12 @@ func (r *reading) resumes() resumption {
 
 // allows takes the id of an entry of the session, of which the first one counts.
 func (r *resumption) allows(id wire.ID) bool {
-	if order := compare(id, r.from); r.begun && (order < 0 || order > 0 && r.log) {
-		r.err = fmt.Errorf("%w: it begins with %v in place of %v", ErrReplaced, id, r.from)
+	if r.begun {
+		r.begun = false
+		if order := compare(id, r.from); order < 0 || order > 0 && r.log {
+			r.err = fmt.Errorf("%w: it begins with %v in place of %v", ErrReplaced, id, r.from)
+		}
 	}
-	r.begun = false
 	return r.err == nil
 }
 

@@ -201,9 +201,6 @@ func (c *Consumer) leave(s *session) ending {
 
 // again subscribes until it succeeds, the consumer is closed, or the failure is final.
 func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *pace) (*session, error) {
-	if c.read != nil && e.seeds != nil { // no entry there follows those that were received
-		return nil, &LostError{Consumer: c, Topic: c.sub.Topic, Cause: errMoved}
-	}
 	if e.over != nil {
 		return nil, &LostError{Consumer: c, Topic: c.sub.Topic, Cause: e.over}
 	}

@@ -86,7 +86,7 @@ func (s *session) chunk(d *Delivered, payloadMax int) error {
 	if len(r.IDs) > 0 || err != nil {
 		return s.push(d, err)
 	}
-	if s.consumer.read != nil { // whoever reads up to an end must see that the reader is there, even if that message is never whole
+	if s.consumer.read != nil { // a caller that reads up to an end needs the position of each entry, also of chunks whose message is never whole
 		d.Waits, d.Raw, d.Entry = true, nil, wire.Entry{Metadata: wire.Metadata{PublishTime: d.Entry.Metadata.PublishTime}}
 		return s.push(d, nil)
 	}
@@ -268,7 +268,11 @@ func (s *session) migrated(c *pulsarpb.CommandTopicMigrated) {
 		log.Warn("a broker gave no usable address of the cluster that a topic has moved to", "topic", s.consumer.sub.Topic, "broker", s.conn.to.String())
 		return
 	}
-	s.finish(ending{reason: reasonMigrated, seeds: newSeeds(to)})
+	e := ending{reason: reasonMigrated, seeds: newSeeds(to)}
+	if s.consumer.read != nil { // no entry there follows those that were received
+		e.over = errMoved
+	}
+	s.finish(e)
 }
 
 func (s *session) finish(e ending) {
