@@ -90,6 +90,7 @@ func demoChildren() []*cobra.Command {
 		return demo.ServeBroker(cmd.Context(), os.Stdout)
 	})
 	member := child(demo.RoleMember, func(cmd *cobra.Command) error {
+		leaveSignals(cmd)
 		loaded, err := load(cmd, file)
 		if err != nil {
 			return err

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/ringfence/router/internal/devtools/demo"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -31,6 +33,23 @@ func TestDevDrainsWhenItsGroupIsTerminated(t *testing.T) {
 		}
 		return nil
 	})
+	// First to members and broker alone: one that drained by itself would be gone before its parent asked it to.
+	before := strings.Count(shown.String(), "| handled ")
+	children := childrenOf(t, folder)
+	for _, pid := range slices.Concat(children[demo.RoleMember], children[demo.RoleBroker]) {
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+			t.Errorf("%d of %v: %v", pid, children, err)
+		}
+	}
+	eventually.NoError(t, eventually.Most, "100 more events are handled", func() error {
+		if strings.Count(shown.String(), "| handled ") < before+100 {
+			return errors.New(shown.String())
+		}
+		return nil
+	})
+	if out := shown.String(); strings.Contains(out, "starting it again") {
+		t.Errorf("SIGTERM ended a child:\n%s", out)
+	}
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
