@@ -55,7 +55,7 @@ type holder struct {
 	handled map[string]bool // payloads whose handler has returned
 }
 
-func newHolder(t *testing.T) *holder {
+func newHolder(t testing.TB) *holder {
 	h := &holder{key: make(chan string, 1), free: make(chan struct{}), handled: map[string]bool{}}
 	t.Cleanup(h.release)
 	return h
@@ -275,7 +275,10 @@ func TestReadyWaitsForTheSubscription(t *testing.T) {
 // that takes as long as it likes.
 func TestLifecycleDrained(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t)
+	calmly(t, lifecycleDrained)
+}
+
+func lifecycleDrained(t testing.TB, g *group) {
 	a, b := g.start("a", nil), g.start("b", nil)
 	slow, quick := newHolder(t), newHolder(t)
 	quick.held.Store(true) // and will hold nothing
