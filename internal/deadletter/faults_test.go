@@ -1056,8 +1056,8 @@ func TestForeignRecordsAreCounted(t *testing.T) {
 	}
 }
 
-// TestAnIncompleteMessageBehindTheRecords prevents no act, although no reader shows it.
-func TestAnIncompleteMessageBehindTheRecords(t *testing.T) {
+// TestAMarkerBehindTheRecords prevents no act, although no reader shows it.
+func TestAMarkerBehindTheRecords(t *testing.T) {
 	t.Parallel()
 	g := newImpatientGroup(t)
 	g.letters(0)

@@ -367,7 +367,7 @@ func TestInterruptedReplayOfLargeLetters(t *testing.T) {
 	g.wantHeld("at the end", string(large.Payload), "2", "3")
 }
 
-// hiding is a client whose readers do not show some messages, as those of which chunks are missing.
+// hiding is a client whose readers do not show some messages, as brokers do not show their markers.
 type hiding struct{ Client }
 
 func (c hiding) read(ctx context.Context, topic string, from entries.Start, queue int) (reader, error) {
@@ -386,9 +386,9 @@ func (r hidingReader) next(ctx context.Context) (*message, error) {
 	}
 }
 
-// TestInterruptedReplayBeforeAnIncompleteMessage: what a topic does not show cannot be known, unless all letters were found. With consent, those that were found are
+// TestInterruptedReplayBeforeAMarker: what a topic does not show cannot be known, unless all letters were found. With consent, those that were found are
 // not sent again.
-func TestInterruptedReplayBeforeAnIncompleteMessage(t *testing.T) {
+func TestInterruptedReplayBeforeAMarker(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		before []string // that the topic held

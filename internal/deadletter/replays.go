@@ -107,7 +107,7 @@ func (a *acting) start(ctx context.Context) (err error) {
 	_, _ = rand.Read(id[:]) // it never fails
 	a.act.Act = hex.EncodeToString(id[:])
 	a.memory, err = a.broker.remember(ctx)
-	if errors.Is(err, errQuiet) { // chunks of a stranger may stand there without the rest of their message: so end with a record that says nothing
+	if errors.Is(err, errQuiet) { // brokers without apache/pulsar#22572 may name a marker of their own as the last message: so end with a record that says nothing
 		if err = a.record(ctx, Record{Act: a.act.Act, Step: StepResolved, Who: a.act.Who}); err == nil {
 			a.memory, err = a.broker.remember(ctx)
 		}
@@ -279,10 +279,10 @@ func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each
 		quiet := errors.Is(err, errQuiet)
 		switch {
 		case quiet && begun:
-			return fmt.Sprintf("shows no message up to its end at %v: the last one may be incomplete", end), nil
+			return fmt.Sprintf("shows no message up to its end at %v: it may be a marker of the broker", end), nil
 		case err == nil && begun, err != nil && !quiet && !errors.Is(err, errLater):
 			return "", err
-		case from.Entry >= 0: // also if there are only chunks whose messages are not whole
+		case from.Entry >= 0: // also if it shows none
 		case err == nil:
 			return fmt.Sprintf("holds nothing behind %v", place), nil
 		case quiet:
