@@ -84,13 +84,16 @@ func demoCommand() *cobra.Command {
 // demoChildren are the commands that a demo starts.
 func demoChildren() []*cobra.Command {
 	var file string
+	var parentDrains bool
 	var a demo.AppOptions
 	broker := child(demo.RoleBroker, func(cmd *cobra.Command) error {
 		leaveSignals(cmd)
 		return demo.ServeBroker(cmd.Context(), os.Stdout)
 	})
 	member := child(demo.RoleMember, func(cmd *cobra.Command) error {
-		leaveSignals(cmd)
+		if parentDrains {
+			leaveSignals(cmd)
+		}
 		loaded, err := load(cmd, file)
 		if err != nil {
 			return err
@@ -108,6 +111,7 @@ func demoChildren() []*cobra.Command {
 	plain := child(demo.RolePlain, func(cmd *cobra.Command) error { return demo.RunPlain(cmd.Context(), a, os.Stdout) })
 
 	member.Flags().StringVar(&file, "config", "", "")
+	member.Flags().BoolVar(&parentDrains, demo.ParentDrains, false, "")
 	config.AddFlags(member.Flags())
 	app.Flags().StringVar(&a.Endpoint, "endpoint", "", "")
 	plain.Flags().StringVar(&a.Topic, "topic", "", "")

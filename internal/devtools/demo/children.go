@@ -30,6 +30,9 @@ const (
 	RolePlain  = "plain"
 )
 
+// ParentDrains is a flag of members: the parent drains them, and SIGTERM, which may reach the whole process group, does not.
+const ParentDrains = "parent-drains"
+
 const (
 	folderPrefix = procgroup.FolderPrefix + "demo-"
 

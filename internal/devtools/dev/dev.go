@@ -274,7 +274,7 @@ func (s *session) plan() error {
 				return err
 			}
 		}
-		m.router = []string{"demo", demo.RoleMember, "--config", file, "--log.format", "text"}
+		m.router = []string{"demo", demo.RoleMember, "--" + demo.ParentDrains, "--config", file, "--log.format", "text"}
 		if s.broker != "" {
 			m.router = append(m.router, "--broker", s.broker)
 		}
