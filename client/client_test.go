@@ -24,6 +24,7 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/client/clienttest"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -404,21 +405,18 @@ func testLostHandlerHoldsUpNoOtherEvent(t *testing.T) {
 }
 
 func TestPanicIsLoggedWithoutTheKey(t *testing.T) {
-	var log bytes.Buffer
-	var mu sync.Mutex
+	var log written.Text
 	r := clienttest.NewRouter(t)
 	r.Start(func(_ context.Context, e *client.Event) error {
 		if e.Attempt == 1 {
 			panic("first")
 		}
 		return nil
-	}, client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
+	}, client.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	d := r.Deliver(&client.Event{Key: "secret-key"})
 	if got := d.Redeliver().Outcome(); got.Kind != clienttest.Done {
 		t.Errorf("second attempt = %v, want done", got)
 	}
-	mu.Lock()
-	defer mu.Unlock()
 	if s := log.String(); !strings.Contains(s, "handler panicked") || !strings.Contains(s, "client_test.go") || strings.Contains(s, "secret-key") {
 		t.Errorf("log = %s\nwant the panic with its stack and without the key", s)
 	}
@@ -430,8 +428,7 @@ func TestFailuresAreLoggedByTheirType(t *testing.T) {
 }
 
 func testFailuresAreLoggedByTheirType(t *testing.T) {
-	var log bytes.Buffer
-	var mu sync.Mutex
+	var log written.Text
 	r := clienttest.NewRouter(t)
 	failures := map[string]error{
 		"retry": client.RetryAfter(errors.New("planted"), time.Second), "reject": client.Reject(errors.New("planted")),
@@ -442,12 +439,8 @@ func testFailuresAreLoggedByTheirType(t *testing.T) {
 			panic("planted")
 		}
 		return failures[e.Key]
-	}, client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
-	text := func() string {
-		mu.Lock()
-		defer mu.Unlock()
-		return log.String()
-	}
+	}, client.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	text := log.String
 	for _, key := range []string{"retry", "reject"} {
 		r.Deliver(&client.Event{Key: key}).Outcome()
 	}
@@ -470,8 +463,7 @@ func testFailuresAreLoggedByTheirType(t *testing.T) {
 func TestTimersSetTooLateAreLogged(t *testing.T) { synctest.Test(t, testTimersSetTooLateAreLogged) }
 
 func testTimersSetTooLateAreLogged(t *testing.T) {
-	var log bytes.Buffer
-	var mu sync.Mutex
+	var log written.Text
 	r := clienttest.NewRouter(t)
 	kept := make(chan *client.Event, 2)
 	r.Start(func(ctx context.Context, e *client.Event) error {
@@ -480,15 +472,13 @@ func testTimersSetTooLateAreLogged(t *testing.T) {
 		}
 		kept <- e
 		return nil
-	}, client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
+	}, client.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	for _, key := range []string{"plain", "context"} {
 		r.Deliver(&client.Event{Key: key}).Outcome()
 		e := <-kept
 		e.After(0, "secret", nil)
 		e.After(0, "secret", nil)
 	}
-	mu.Lock()
-	defer mu.Unlock()
 	if s := log.String(); strings.Count(s, "a timer is not set") != 1 || strings.Contains(s, "secret") {
 		t.Errorf("log = %s\nwant one line about four timers", s)
 	}
@@ -540,17 +530,6 @@ func TestErrorWithoutATextIsAFailure(t *testing.T) {
 			}
 		})
 	}
-}
-
-type lockedWriter struct {
-	mu *sync.Mutex
-	b  *bytes.Buffer
-}
-
-func (w lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.b.Write(p)
 }
 
 func TestHandlerThatEndsItsGoroutine(t *testing.T) { // as t.Fatal in a handler does
@@ -794,8 +773,7 @@ func TestRouterThatVanishes(t *testing.T) {
 					}
 					return &vanishing{Conn: conn, vanished: vanished, full: full, closed: make(chan struct{})}, err
 				}
-				var log bytes.Buffer
-				var mu sync.Mutex
+				var log written.Text
 				started, release := make(chan struct{}), make(chan struct{})
 				handler := func(ctx context.Context, e *client.Event) error {
 					if e.Key != "held" {
@@ -811,7 +789,7 @@ func TestRouterThatVanishes(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				var running sync.WaitGroup
 				running.Go(func() {
-					if err := client.Run(ctx, "", handler, r.WithClock(), client.WithDialer(dial), client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil)))); err != nil {
+					if err := client.Run(ctx, "", handler, r.WithClock(), client.WithDialer(dial), client.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))); err != nil {
 						t.Errorf("Run = %v, want nil", err)
 					}
 				})

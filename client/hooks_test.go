@@ -1,7 +1,6 @@
 package client_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/client/clienttest"
+	"github.com/ringfence/router/internal/testing/written"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -338,16 +338,13 @@ func TestTracersThatPanicEndNoWorker(t *testing.T) {
 		t.Run(in, func(t *testing.T) {
 			router := clienttest.NewRouter(t)
 			broken := brokenTraces{in: in}
-			var log bytes.Buffer
-			var mu sync.Mutex
-			router.Start(done, client.WithTraces(broken, broken), client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
+			var log written.Text
+			router.Start(done, client.WithTraces(broken, broken), client.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			for range 2 {
 				if got := router.Deliver(&client.Event{Key: "k"}).Outcome(); got.Kind != clienttest.Done {
 					t.Errorf("%+v, want it done", got)
 				}
 			}
-			mu.Lock()
-			defer mu.Unlock()
 			if !strings.Contains(log.String(), "a span failed") {
 				t.Errorf("the log is %s", &log)
 			}

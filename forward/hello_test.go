@@ -19,27 +19,10 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/testing/written"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
-
-// lockedBuffer is a log that many write to.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
 
 // strangersHello is the Hello of another group, modified by change.
 func strangersHello(change func(*peerv1.Hello)) *peerv1.ForwardRequest {
@@ -70,7 +53,7 @@ func TestALongHelloMakesShortLines(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				network := &pipes{}
 				b := newNode(t, network, 2, DefaultConfig(), bubbleClock())
-				b.logged = &lockedBuffer{}
+				b.logged = &written.Text{}
 				for i := range 15 {
 					b.identity.Settings = append(b.identity.Settings, identity.Setting{Name: "setting." + string(rune('a'+i)), Value: "ours"})
 				}

@@ -31,6 +31,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/testing/written"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -144,7 +145,7 @@ type node struct {
 	keys      map[Peer]ed25519.PublicKey
 	settledCh chan struct{}
 
-	logged *lockedBuffer // its log; nil: nowhere
+	logged *written.Text // its log; nil: nowhere
 
 	stop       func()
 	stopServer func()

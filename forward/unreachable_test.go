@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/testing/written"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
@@ -53,7 +54,7 @@ func TestTheLogNamesWhatIsMissing(t *testing.T) {
 				defer server.Stop()
 
 				a := newNode(t, at, 1, DefaultConfig(), bubbleClock())
-				a.logged = &lockedBuffer{}
+				a.logged = &written.Text{}
 				a.pool.log = a.log()
 				a.start()
 				defer a.stop()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,36 +23,19 @@ import (
 	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 	"github.com/ringfence/router/ring"
 )
-
-// written is output that a test reads while a command writes it.
-type written struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (w *written) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.Write(b)
-}
-
-func (w *written) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.String()
-}
 
 // collectAddresses are those that a collector listens on.
 type collectAddresses struct{ reports, admin string }
 
 // collecting starts a collector for the application orders, and returns its output, and a function that ends it.
-func collecting(t *testing.T, args ...string) (addresses collectAddresses, out *written, end func() error) {
+func collecting(t *testing.T, args ...string) (addresses collectAddresses, out *written.Text, end func() error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	out = new(written)
-	var log written
+	out = new(written.Text)
+	var log written.Text
 	cmd := rootCommand()
 	cmd.SetOut(out)
 	cmd.SetErr(&log)

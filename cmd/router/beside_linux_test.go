@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // TestRunBuriesOrphans: as the first process of a container, a router gets what its application's children leave behind.
@@ -30,7 +31,7 @@ func TestRunBuriesOrphans(t *testing.T) {
 	if err := os.WriteFile(file, settings.YAML(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	shown := &screen{}
+	shown := &written.Text{}
 	binary := filepath.Join(dir, asRouter)
 	if err := os.Symlink(self, binary); err != nil {
 		t.Fatal(err)

@@ -15,12 +15,13 @@ import (
 
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // besideRun is a member of a group in memory with an application that it has started.
 type besideRun struct {
 	*testGroup
-	out  *screen
+	out  *written.Text
 	stop context.CancelFunc
 	end  chan error
 }
@@ -29,7 +30,7 @@ func startBeside(t *testing.T, grace time.Duration, command ...string) *besideRu
 	t.Helper()
 	r := &besideRun{
 		testGroup: newTestGroup(),
-		out:       &screen{}, end: make(chan error, 1),
+		out:       &written.Text{}, end: make(chan error, 1),
 	}
 	cfg := r.settingsOf(t, "a")
 	r.members["a"] = &testMember{admin: cfg.Admin.Listen}

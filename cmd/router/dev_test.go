@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,13 +10,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // testApp makes the test binary the application of a user, which prints the handled events. With
@@ -69,35 +68,17 @@ func crashOnce(marker string) bool {
 	return f.Close() == nil
 }
 
-// screen holds the output of a process. It is safe for concurrent use.
-type screen struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *screen) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(b)
-}
-
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
-
 // devProcess returns `router dev` as a process of its own, with its files in a folder of the test.
-func devProcess(t *testing.T, arguments ...string) (cmd *exec.Cmd, shown *screen, folder string) {
+func devProcess(t *testing.T, arguments ...string) (cmd *exec.Cmd, shown *written.Text, folder string) {
 	t.Helper()
 	cmd, folder = process(t, "dev", arguments...)
-	shown = &screen{}
+	shown = &written.Text{}
 	cmd.Stdout, cmd.Stderr = shown, shown
 	return cmd, shown, folder
 }
 
 // devOfTestApp is devProcess with the application testApp.
-func devOfTestApp(t *testing.T, arguments ...string) (cmd *exec.Cmd, shown *screen, folder string) {
+func devOfTestApp(t *testing.T, arguments ...string) (cmd *exec.Cmd, shown *written.Text, folder string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {

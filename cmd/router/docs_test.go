@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // Every command in the documents is run by a test. The blocks of a page that are marked
@@ -323,7 +325,7 @@ func runPage(t *testing.T, script, bin, root string) string {
 	cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "RINGFENCE="+root, "NO_COLOR=1")
 	cmd.WaitDelay = 5 * time.Second
 	endTogether(cmd)
-	shown := &screen{}
+	shown := &written.Text{}
 	cmd.Stdout, cmd.Stderr = shown, shown
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		t.Errorf("after the last ### line: %v", err)

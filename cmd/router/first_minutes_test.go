@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // lines fails the test for each pattern that no line of a text matches.
@@ -22,10 +23,10 @@ func lines(t *testing.T, text string, patterns ...string) {
 	}
 }
 
-// has waits until the screen has a text.
-func (s *screen) has(t *testing.T, text string) {
+// shows waits until an output has a text.
+func shows(t *testing.T, s *written.Text, text string) {
 	t.Helper()
-	eventually.NoError(t, time.Minute, "the screen has "+text, func() error {
+	eventually.NoError(t, time.Minute, "the output has "+text, func() error {
 		if !strings.Contains(s.String(), text) {
 			return errors.New(s.String())
 		}
@@ -83,7 +84,7 @@ func TestDevNamesKeysToItsUser(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	shown.has(t, " ready: ")
+	shows(t, shown, " ready: ")
 	admin := regexp.MustCompile(`--admin \S+`).FindString(shown.String())
 	eventually.NoError(t, eventually.Most, "the key has its name", func() error {
 		out, says, _ := cli(t, append([]string{"keys"}, strings.Fields(admin)...)...)
@@ -137,7 +138,7 @@ func TestDevTellsWhatADrainWaitsFor(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	shown.has(t, "began")
+	shows(t, shown, "began")
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

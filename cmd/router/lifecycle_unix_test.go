@@ -25,6 +25,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // docs/lifecycle.md names the tests of this file beside its arrows. They run a pod of processes: a
@@ -50,7 +51,7 @@ type pod struct {
 // podProcess is a process that a supervisor has started.
 type podProcess struct {
 	*exec.Cmd
-	shown *screen
+	shown *written.Text
 	ended chan struct{}
 }
 
@@ -95,7 +96,7 @@ func (p *pod) start(environ []string, arguments ...string) *podProcess {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	c := &podProcess{Cmd: exec.Command(self, arguments...), shown: &screen{}, ended: make(chan struct{})}
+	c := &podProcess{Cmd: exec.Command(self, arguments...), shown: &written.Text{}, ended: make(chan struct{})}
 	c.Env = append(os.Environ(), environ...)
 	c.Stdout, c.Stderr = c.shown, c.shown
 	if p.stderr != nil {

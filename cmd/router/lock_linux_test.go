@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // TestLockLendsItsTerminal: the command can read from the terminal, and Ctrl-C reaches it.
@@ -48,7 +49,7 @@ func lockOnTerminal(t *testing.T, l *locks, script string, typed ...string) (cod
 		t.Fatal(err)
 	}
 	user, terminal := newTerminal(t)
-	shown := &screen{}
+	shown := &written.Text{}
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		for b := make([]byte, 1024); ; {

@@ -22,6 +22,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // locks are processes of router lock that use one router, which is a process too.
@@ -338,7 +339,7 @@ func TestLockThatCannotStart(t *testing.T) {
 	}
 	holder := l.lock("user-1", "--", "sh", "-c", `while :; do date +%s%N >> $DIR/holder; sleep 0.01; done`)
 	l.begins(holder, "holder")
-	shown := &screen{}
+	shown := &written.Text{}
 	c := exec.CommandContext(t.Context(), own, "lock", "--wait=1m", "user-1", "--", "touch", filepath.Join(l.dir, "wrong"))
 	c.Env = append(os.Environ(), "RINGFENCE_APP_ENDPOINT="+l.endpoint, "RINGFENCE_DEMO_FOLDER="+l.dir)
 	c.Stdout, c.Stderr = shown, shown

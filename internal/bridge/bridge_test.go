@@ -22,6 +22,7 @@ import (
 	"github.com/ringfence/router/client/clienttest"
 	"github.com/ringfence/router/internal/testing/address"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -295,7 +296,7 @@ func (a *leavingApp) serve(t *testing.T, address string) {
 func TestDrainAtAbsence(t *testing.T) {
 	app := newLeavingApp(t)
 	r := clienttest.NewRouter(t)
-	var lines lockedBuffer
+	var lines written.Text
 	startLogging(t, r, slog.New(slog.NewTextHandler(&lines, nil)), "http://"+app.address, func(c *Config) { c.AbsenceMax = time.Second }, client.WithDrainGrace(time.Hour))
 	runs := r.Deliver(&client.Event{Key: "runs"})
 	<-app.requests
@@ -370,24 +371,6 @@ func TestStopWhileAbsent(t *testing.T) {
 		t.Errorf("the running request: %+v, want done", got)
 	}
 	<-stopped
-}
-
-// lockedBuffer is a log that is read while it is written.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p) //nolint:wrapcheck // it returns nil
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 func TestRetryAfter(t *testing.T) {

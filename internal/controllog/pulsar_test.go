@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 func pulsarSite(t *testing.T) site {
@@ -158,7 +159,7 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 // A terminated topic is logged with its remedy, and seldom, though producer and reader are refused again and again.
 func TestPulsarOfATerminatedTopic(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
-	said := new(lines)
+	said := new(written.Text)
 	p := connected(t, newTransportOf(t, topic, DefaultPulsarConfig(), slog.New(slog.NewTextHandler(said, nil))))
 	tail := openTail(t, p, First)
 	appendOne(t, p, "record")
@@ -174,24 +175,6 @@ func TestPulsarOfATerminatedTopic(t *testing.T) {
 	if all := said.String(); strings.Count(all, "\n") > 2*seconds {
 		t.Errorf("%d lines in little more than %d s: %s", strings.Count(all, "\n"), seconds, all)
 	}
-}
-
-// lines keeps what is logged.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // A record that the broker refuses, here because of a policy, does not keep the receipts from those after it: the

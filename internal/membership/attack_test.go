@@ -23,6 +23,7 @@ import (
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // Attacks by an outsider who reaches the gossip port, with and without keys.
@@ -31,13 +32,13 @@ import (
 type target struct {
 	*testNode
 
-	said     *lines
+	said     *written.Text
 	registry *prometheus.Registry
 }
 
 func startTarget(t *testing.T, cfg Config, connectionsMax int) *target {
 	t.Helper()
-	said, registry := &lines{}, prometheus.NewRegistry()
+	said, registry := &written.Text{}, prometheus.NewRegistry()
 	limiter := listen.NewLimiter("gossip", connectionsMax, listen.NewMetrics(registry))
 	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	return &target{startNodeBehind(t, cfg, nil, limiter, log), said, registry}

@@ -20,6 +20,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/testing/address"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // TestMain finds goroutines that outlive their test. A probe of memberlist's waits for
@@ -189,7 +190,7 @@ func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 			t.Parallel()
 			cfg := testConfig("alone")
 			cfg.Listen, cfg.Advertise, cfg.Seeds = c.listen, "127.0.0.2:1", []string{c.seed}
-			log := new(warnings)
+			log := new(written.Text)
 			logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 			alone := startNodeElsewhere(t, &cfg, logger, func(addr string) { // the address is taken in one case
 				cfg.Listen, cfg.Seeds = strings.Replace(addr, "127.0.0.1", "0.0.0.0", 1), []string{addr}
@@ -199,14 +200,14 @@ func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 				return testutil.ToFloat64(joins.WithLabelValues("seed", "failed")) + testutil.ToFloat64(joins.WithLabelValues("seed", "unresolved")) +
 					testutil.ToFloat64(joins.WithLabelValues("seed", "ok"))
 			}
-			eventually.True(t, "the report", func() bool { return log.count(warning) == 1 })
+			eventually.True(t, "the report", func() bool { return len(log.With(said(warning))) == 1 })
 			if n := attempts(); n < 3 {
 				t.Errorf("reported after %v attempts, want the back-off to have reached its end", n)
 			}
 			reported := attempts()
 			eventually.True(t, "further attempts", func() bool { return attempts() >= reported+2 })
-			if n := log.count(""); n != 1 {
-				t.Errorf("%d warnings, want the one:\n%s", n, log.text.String())
+			if n := len(log.With("level=WARN")); n != 1 {
+				t.Errorf("%d warnings, want the one:\n%s", n, log.String())
 			}
 		})
 	}
@@ -220,7 +221,7 @@ func TestSeedsThatAreRefusedAreReported(t *testing.T) {
 	seed.Listen, free = address.Held(t)
 	cfg := testConfig("alone")
 	cfg.Seeds = []string{seed.Listen}
-	log := new(warnings)
+	log := new(written.Text)
 	alone := startNodeWith(t, cfg, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	alone.gossip.roster.mu.Lock()
 	alone.gossip.roster.strangersMax = 0 // as if others had taken all places
@@ -228,34 +229,17 @@ func TestSeedsThatAreRefusedAreReported(t *testing.T) {
 	free()
 	startNodeAt(t, seed)
 	const refused = "seeds answer, but this node refuses their members: see the log line gossip refused and its metric"
-	eventually.True(t, "the report", func() bool { return log.count(refused) == 1 || log.count("seeds name only this node") > 0 })
-	if log.count(refused) != 1 {
-		t.Errorf("the log is\n%s", log.text.String())
+	eventually.True(t, "the report", func() bool {
+		return len(log.With(said(refused))) == 1 || len(log.With(said("seeds name only this node"))) > 0
+	})
+	if len(log.With(said(refused))) != 1 {
+		t.Errorf("the log is\n%s", log.String())
 	}
 	eventually.True(t, "the metric", func() bool { return testutil.ToFloat64(alone.gossip.metrics.onlySelf) == 1 })
 }
 
-// warnings collects the logged warnings.
-type warnings struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (w *warnings) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.Write(b)
-}
-
-// count returns how many lines have the message; all for "".
-func (w *warnings) count(message string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if message == "" {
-		return strings.Count(w.text.String(), "level=WARN")
-	}
-	return strings.Count(w.text.String(), fmt.Sprintf("msg=%q", message))
-}
+// said is how a line of a log has a message.
+func said(message string) string { return fmt.Sprintf("msg=%q", message) }
 
 // Members of another group, without the key or with another one, stay outside.
 func TestStrangersAreKeptOut(t *testing.T) {

@@ -1,12 +1,10 @@
 package membership
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,25 +12,8 @@ import (
 
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
-
-// lines is a log that several goroutines write.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
 
 // Two members that differ in a setting find each other: both name it with both values, and neither ends.
 func TestSettingsThatDifferAreCountedAndNamed(t *testing.T) {
@@ -40,7 +21,7 @@ func TestSettingsThatDifferAreCountedAndNamed(t *testing.T) {
 	of := func(from string) identity.Identity {
 		return identity.Of(identity.Setting{Name: "key.from", Value: from})
 	}
-	var said lines
+	var said written.Text
 	a := startNodeOf(t, testConfig("a"), of("message_key"), slog.New(slog.NewTextHandler(&said, nil)))
 	cfg := testConfig("b")
 	cfg.Seeds = []string{a.gossip.Addr()}
@@ -62,7 +43,7 @@ func TestSettingsThatDifferAreCountedAndNamed(t *testing.T) {
 
 // An outsider's messages are bounded: a flood of them is counted, and logged once.
 func TestForgedSettingsAreCounted(t *testing.T) {
-	var said lines
+	var said written.Text
 	metrics := NewMetrics(prometheus.NewRegistry())
 	ours := identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
 	s, err := newSettings(Member{Name: "a", Inc: newInc()}, ours, metrics, slog.New(slog.NewTextHandler(&said, nil)))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // failsBy waits until the readiness of a member fails by a check, with a text in its error.
@@ -37,12 +38,12 @@ func TestReadinessNamesADuplicate(t *testing.T) {
 	first := g.start("a", long)
 	g.plain(first, done)
 	g.ready(first)
-	said := &lines{}
+	said := &written.Text{}
 	second := g.startWith("a", long, func(p *Parts) { p.Log = slog.New(slog.NewTextHandler(said, nil)) })
 	g.plain(second, done)
 	g.failsBy(second, "member", "is a member with the name a: each router needs its own node.name; this router exits if that lasts for 1h0m0s")
 	g.eventually("the log says for how long it waits", func() error {
-		for _, line := range said.with("kind=name_held") {
+		for _, line := range said.With("kind=name_held") {
 			if strings.Contains(line, `reason="it beats under the name of this router, which exits if that lasts for 1h0m0s"`) {
 				return nil
 			}

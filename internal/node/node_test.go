@@ -33,6 +33,7 @@ import (
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 	"github.com/ringfence/router/ring"
 )
 
@@ -295,7 +296,7 @@ func TestAbsentApplication(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
 	impatient := func(c *Config) { c.Timing.AppAbsence = 300 * time.Millisecond }
-	var log lines
+	var log written.Text
 	a := g.startWith("a", impatient, func(p *Parts) { p.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	b := g.start("b", impatient)
 	g.startApp(a)
@@ -332,7 +333,7 @@ func TestAbsentApplication(t *testing.T) {
 	g.publish(1000, 100)
 	g.settled()
 	g.check()
-	if blamed := log.with("did not report the ends"); blamed != nil { // it was not asked: a had no subscription when its partitions came back
+	if blamed := log.With("did not report the ends"); blamed != nil { // it was not asked: a had no subscription when its partitions came back
 		t.Errorf("a blames the broker: %s", blamed)
 	}
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,44 +26,21 @@ import (
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // observed is a group of two whose spans and log lines are kept, of each process apart.
 type observed struct {
 	*group
 	spans map[string]*tracetest.InMemoryExporter // by member; and "app of" a member
-	lines map[string]*lines                      // by member
+	lines map[string]*written.Text               // by member
 	tp    map[string]*sdktrace.TracerProvider
 	keys  bool // shown
 }
 
-// lines is a log in memory.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// with returns the lines that contain a text.
-func (l *lines) with(text string) (found []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.b.String()) {
-		if strings.Contains(line, text) {
-			found = append(found, line)
-		}
-	}
-	return found
-}
-
 func newObserved(t *testing.T) *observed {
 	o := &observed{
-		group: newGroup(t), spans: make(map[string]*tracetest.InMemoryExporter), lines: make(map[string]*lines),
+		group: newGroup(t), spans: make(map[string]*tracetest.InMemoryExporter), lines: make(map[string]*written.Text),
 		tp: make(map[string]*sdktrace.TracerProvider),
 	}
 	return o
@@ -73,7 +49,7 @@ func newObserved(t *testing.T) *observed {
 // start starts a member that is observed.
 func (o *observed) start(name string, adjust func(*Config)) *member {
 	return o.startWith(name, adjust, func(p *Parts) {
-		o.lines[name] = &lines{}
+		o.lines[name] = &written.Text{}
 		p.Log = slog.New(slog.NewJSONHandler(o.lines[name], &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", name)
 		p.Tracing = pipeline.Tracing{Tracer: o.provider(name).Tracer("router"), Subscription: o.source.Subscription, Keys: o.keys}
 		metrics := source.NewMetrics(prometheus.NewRegistry())
@@ -304,7 +280,7 @@ func TestATraceGoesOnThroughTheRetryTopic(t *testing.T) {
 	}
 	for message, n := range map[string]int{"received": 2, "dead letter": 1} {
 		o.eventually("the log says it", func() error {
-			if found := o.lines["a"].with(`"msg":"` + message + `"`); len(found) != n || !strings.Contains(found[0], `"key":"user-1"`) {
+			if found := o.lines["a"].With(`"msg":"` + message + `"`); len(found) != n || !strings.Contains(found[0], `"key":"user-1"`) {
 				return fmt.Errorf("%s: %q, want %d, with the key", message, found, n)
 			}
 			return nil
@@ -339,7 +315,7 @@ func followByMessageID(t *testing.T, o *observed) {
 			var at []string
 			messages := make(map[string]int)
 			for _, name := range []string{"a", "b"} {
-				found := o.lines[name].with(`"message_id":"` + id + `"`)
+				found := o.lines[name].With(`"message_id":"` + id + `"`)
 				if len(found) > 0 {
 					at = append(at, name)
 				}
@@ -371,10 +347,10 @@ func followByMessageID(t *testing.T, o *observed) {
 		t.Error("no event crossed from one node to another: this run proved nothing")
 	}
 	for name, l := range o.lines {
-		if found := l.with("user-"); len(found) > 0 {
+		if found := l.With("user-"); len(found) > 0 {
 			t.Errorf("the log of %s shows a key: %s", name, found[0])
 		}
-		if len(l.with("(key hidden)")) == 0 {
+		if len(l.With("(key hidden)")) == 0 {
 			t.Errorf("no line of %s would have shown a key: this run proved nothing", name)
 		}
 	}

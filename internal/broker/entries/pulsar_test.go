@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/testing/written"
 )
 
 // realClient returns a client of a real broker, with short delays.
@@ -447,7 +448,7 @@ func TestASubscriptionIsDeletedUnderItsConsumer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			topic := pulsartest.Topic(t, 0)
-			var log said
+			var log written.Text
 			c, q := realClient(t), NewQueue()
 			c.log = slog.New(slog.NewTextHandler(&log, nil))
 			c.cfg.BackoffMin, c.cfg.BackoffMax = 2*time.Second, 2*time.Second // time to publish
@@ -478,22 +479,4 @@ func TestASubscriptionIsDeletedUnderItsConsumer(t *testing.T) {
 			}
 		})
 	}
-}
-
-// said keeps log lines.
-type said struct {
-	mu    sync.Mutex
-	lines strings.Builder
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lines.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lines.String()
 }

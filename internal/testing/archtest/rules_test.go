@@ -15,7 +15,7 @@ var words = []string{
 }
 
 // anywhere lists the packages that every package may import: a few lines that stand for a loop or a select.
-var anywhere = []string{"internal/base/signal", "internal/base/backoff", "internal/netx/greet", "internal/testing/eventually", "internal/testing/contention", "internal/testing/address"}
+var anywhere = []string{"internal/base/signal", "internal/base/backoff", "internal/netx/greet", "internal/testing/eventually", "internal/testing/contention", "internal/testing/address", "internal/testing/written"}
 
 var stages = []string{"internal/source", "internal/key", "forward", "internal/mailbox", "internal/app"}
 
@@ -169,6 +169,7 @@ var arrows = map[string]arrow{
 	"internal/testing/eventually":      {nil, "a loop with a condition"},
 	"internal/testing/planted":         {nil, "the bottom: patched files of any package import it"},
 	"internal/testing/planted/overlay": {nil, "reads files, and starts the go command"},
+	"internal/testing/written":         {nil, "a buffer with a lock"},
 }
 
 var libraries = []only{
