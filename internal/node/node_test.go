@@ -56,6 +56,7 @@ type group struct {
 
 func newGroup(t testing.TB) *group {
 	t.Helper()
+	groups.enter(t)
 	from := source.DefaultConfig()
 	from.Topics, from.Subscription = []string{"orders"}, "orders"
 	broker := membroker.New(membroker.DefaultConfig())
