@@ -106,17 +106,17 @@ func (r *room) clear(ctx context.Context) (release func()) {
 // tries bounds calmly.
 const tries = 4
 
-// nap is how long a goroutine sleeps that measures how calm the machine is. On a calm one it wakes up at most lateMost later, and on
+// interval is how long a goroutine sleeps that measures how calm the machine is. On a calm one it wakes up at most lateMost later, and on
 // average lateMean: members have fractions of a second for reports and answers.
 const (
-	nap      = 10 * time.Millisecond
+	interval = 10 * time.Millisecond
 	lateMost = 100 * time.Millisecond
 	lateMean = 2 * time.Millisecond
 )
 
 // calm reports how a machine was during a try.
 type calm struct {
-	naps   int
+	sleeps int
 	late   time.Duration // in all
 	latest time.Duration
 	lapses uint64 // leases that ran out
@@ -127,9 +127,9 @@ func (c *calm) watch(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
-		for begun := clock.Now(); backoff.Sleep(ctx, nap) == nil; begun = clock.Now() {
-			late := clock.Now().Sub(begun) - nap
-			c.naps, c.late, c.latest = c.naps+1, c.late+late, max(c.latest, late)
+		for begun := clock.Now(); backoff.Sleep(ctx, interval) == nil; begun = clock.Now() {
+			late := clock.Now().Sub(begun) - interval
+			c.sleeps, c.late, c.latest = c.sleeps+1, c.late+late, max(c.latest, late)
 		}
 	})
 	return func() {
@@ -138,12 +138,12 @@ func (c *calm) watch(ctx context.Context) (stop func()) {
 	}
 }
 
-func (c *calm) mean() time.Duration { return c.late / time.Duration(max(1, c.naps)) }
+func (c *calm) mean() time.Duration { return c.late / time.Duration(max(1, c.sleeps)) }
 
 func (c *calm) is() bool { return c.lapses == 0 && c.latest <= lateMost && c.mean() <= lateMean }
 
 func (c *calm) String() string {
-	return fmt.Sprintf("leases ran out %d times; a goroutine that slept for %v woke up %v later on average, and %v at most", c.lapses, nap, c.mean(), c.latest)
+	return fmt.Sprintf("leases ran out %d times; a goroutine that slept for %v woke up %v later on average, and %v at most", c.lapses, interval, c.mean(), c.latest)
 }
 
 // calmly runs a test that counts exactly what its own moves and acts do. On a machine that has no time for the members
